@@ -1,0 +1,153 @@
+"""Files: atomic writes, digests, and the paths of one run directory.
+
+Nothing half-written may look finished: every file that others read is written beside its place,
+flushed to disk, then renamed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blake3 import blake3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_BLOCK_BYTES = 4 * 1024 * 1024
+
+
+def write_atomic(path: Path, data: str | bytes) -> None:
+    """Write `data` to `path` so that a reader sees the old file or the whole new one.
+
+    Raises:
+        OSError: The disk is full or the place cannot be written; `path` is then as it was.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("wb") as out:
+            out.write(raw)
+            out.flush()
+            os.fsync(out.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - anything that JSON can carry
+    """Write `value` as indented JSON, atomically."""
+    write_atomic(path, json.dumps(value, indent=2, sort_keys=False) + "\n")
+
+
+def append_json_line(path: Path, value: Any) -> None:  # noqa: ANN401 - anything that JSON can carry
+    """Append one JSON line in a single write, so that concurrent readers never see half of one."""
+    line = (json.dumps(value) + "\n").encode()
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(fd, line)
+    finally:
+        os.close(fd)
+
+
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of a JSON-lines file; a last line cut by a crash is left out, a missing file is empty."""
+    if not path.exists():
+        return []
+    found: list[dict[str, Any]] = []
+    for line in path.read_text().split("\n")[:-1]:
+        found.append(json.loads(line))
+    return found
+
+
+def digest_file(path: Path) -> str:
+    """BLAKE3 of the file's content as 64 hex digits (the hash that staging manifests carry)."""
+    hasher = blake3()
+    with path.open("rb") as source:
+        while block := source.read(_BLOCK_BYTES):
+            hasher.update(block)
+    return hasher.hexdigest()
+
+
+def fsync_directory(path: Path) -> None:
+    """Make renames in `path` durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def total_bytes(paths: Iterable[Path]) -> int:
+    """Sum of the files' sizes in bytes."""
+    return sum(path.stat().st_size for path in paths)
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Where each piece of one run's evidence lies. One object knows every path."""
+
+    root: Path
+
+    @property
+    def topology(self) -> Path:
+        """The topology file as submitted, byte for byte."""
+        return self.root / "topology.yaml"
+
+    @property
+    def plan(self) -> Path:
+        """The plan, with the hostnames that the job bound to its node positions."""
+        return self.root / "plan.json"
+
+    @property
+    def versions(self) -> Path:
+        """Versions of everything that took part."""
+        return self.root / "versions.json"
+
+    @property
+    def events(self) -> Path:
+        """What happened when, one JSON object a line."""
+        return self.root / "events.jsonl"
+
+    @property
+    def commands(self) -> Path:
+        """Every process as started: argument vector and environment, secrets out; one JSON object a line."""
+        return self.root / "commands.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """One log per process."""
+        return self.root / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        """The engines' own counters before and after the measurement."""
+        return self.root / "metrics"
+
+    @property
+    def load(self) -> Path:
+        """LoadGen's logs, user.conf, and our client's own account of the run."""
+        return self.root / "loadgen"
+
+    @property
+    def evidence(self) -> Path:
+        """Counter differences that prove (or disprove) disaggregation, and the canary."""
+        return self.root / "evidence.json"
+
+    @property
+    def verdict(self) -> Path:
+        """The verdict; written last, so its presence means that the run has ended."""
+        return self.root / "verdict.json"
+
+    @property
+    def report(self) -> Path:
+        """The self-contained HTML page."""
+        return self.root / "report.html"
+
+    def log_of(self, process: str) -> Path:
+        """The log of the named process."""
+        return self.logs / f"{process}.log"
