@@ -1,0 +1,174 @@
+"""Run records: what a run leaves behind, and the verdict that every reader of it relies on.
+
+Evidence is written before the verdict, so a run directory without `verdict.json` is one that did not end.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from dynamo_mlperf.files import RunPaths, append_json_line, read_json_lines, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VerdictName = Literal["VALID", "INVALID", "FAILED"]
+ResultClass = Literal["official", "reduced", "rehearsal"]
+
+PHASES = ("check", "stage", "start", "ready", "canary", "warmup", "measure", "judge", "record", "stop")
+"""The phases of a job in order; `events.jsonl` carries `phase_begin` and `phase_end` for each that ran."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a run is not VALID (or what a reader should know): what was wanted, what was seen, what to do."""
+
+    check: str
+    wanted: str
+    got: str
+    action: str
+
+    def text(self) -> str:
+        """One line for people."""
+        return f"{self.check}: wanted {self.wanted}, got {self.got}. {self.action}"
+
+
+@dataclass(frozen=True)
+class ConstraintLatency:
+    """Latencies of one constraint over all queries of a run, in milliseconds.
+
+    Attributes:
+        plain: The plain 99th percentile.
+        at_percentile: The plain percentile that this run is judged at (p99 unless the file reduces it).
+        early_stopping: The lowest limit under which the run would pass the early-stopping rule; None when the
+            run has too few queries for its percentile.
+        limit: The limit that applied.
+        percentile: The judged percentile, 0 to 1.
+        over_limit: Queries over the limit.
+        over_limit_allowed: Queries that may be over it by the early-stopping rule; -1 when there are too few.
+    """
+
+    plain: float
+    at_percentile: float
+    early_stopping: float | None
+    limit: float
+    percentile: float
+    over_limit: int
+    over_limit_allowed: int
+
+
+@dataclass(frozen=True)
+class TransferEvidence:
+    """What the engines' own counters say about the measured window: counter differences, summed over workers.
+
+    Attributes:
+        disaggregated: Whether the deployment has prefill and decode roles.
+        proof: Where the proof comes from: `kv-counters` (engine counters of moved KV cache) or `routing only`
+            (requests per role, simulated engines), `none` for aggregated deployments.
+        requests: Requests that the decode (or aggregated) workers finished.
+        prefill_requests: Requests that the prefill workers finished.
+        remote_prefills: Requests whose whole prompt came from a prefill worker.
+        prompt_tokens: Prompt tokens of the requests that decode workers took in.
+        external_tokens: Those of them that arrived by KV transfer.
+        local_tokens: Those of them that a decode worker computed itself.
+        kv_bytes: Bytes moved by NIXL.
+        transfers: Number of NIXL transfers.
+        failed_transfers: Transfers that failed or expired.
+    """
+
+    disaggregated: bool
+    proof: Literal["kv-counters", "routing only", "none"]
+    requests: int = 0
+    prefill_requests: int = 0
+    remote_prefills: int = 0
+    prompt_tokens: int = 0
+    external_tokens: int = 0
+    local_tokens: int = 0
+    kv_bytes: int = 0
+    transfers: int = 0
+    failed_transfers: int = 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict of one run; `as_json` gives the keys of `run --json` and of `verdict.json`."""
+
+    verdict: VerdictName
+    result_class: ResultClass
+    benchmark: str
+    scenario: str
+    run_dir: str
+    reasons: tuple[Reason, ...] = ()
+    notes: tuple[str, ...] = ()
+    target_qps: float | None = None
+    completed_qps: float | None = None
+    tokens_per_second: float | None = None
+    requests: int = 0
+    failed_requests: int = 0
+    duration_s: float | None = None
+    latency_p99_ms: Mapping[str, ConstraintLatency] = field(default_factory=dict)
+    transfer: TransferEvidence | None = None
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The verdict as plain JSON values.
+
+        Throughput and latencies are absent (null) where nothing was measured: a run without a measurement never
+        shows a figure.
+        """
+        moved = self.transfer
+        return {
+            "verdict": self.verdict,
+            "class": self.result_class,
+            "reasons": [{**asdict(reason), "text": reason.text()} for reason in self.reasons],
+            "notes": list(self.notes),
+            "benchmark": self.benchmark,
+            "scenario": self.scenario,
+            "target_qps": self.target_qps,
+            "completed_qps": self.completed_qps,
+            "tokens_per_second": self.tokens_per_second,
+            "latency_p99_ms": {name: asdict(value) for name, value in self.latency_p99_ms.items()},
+            "requests": self.requests,
+            "failed_requests": self.failed_requests,
+            "duration_s": self.duration_s,
+            "remote_prefills": moved.remote_prefills if moved else None,
+            "kv_bytes": moved.kv_bytes if moved else None,
+            "failed_transfers": moved.failed_transfers if moved else None,
+            "disaggregation": asdict(moved) if moved else None,
+            "client": dict(self.client),
+            "run_dir": self.run_dir,
+        }
+
+
+class EventLog:
+    """Appends what happens to `events.jsonl`; `t` is seconds since the epoch."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._path = paths.events
+
+    def add(self, event: str, **details: object) -> float:
+        """Record `event` now and return its time."""
+        now = time.time()
+        append_json_line(self._path, {"t": round(now, 6), "event": event, **details})
+        return now
+
+
+def write_verdict(paths: RunPaths, verdict: Verdict) -> None:
+    """Write `verdict.json`, the last file of a run that ended."""
+    write_json(paths.verdict, verdict.as_json())
+
+
+def read_verdict(paths: RunPaths) -> dict[str, Any] | None:
+    """The verdict of a run that ended, else None."""
+    if not paths.verdict.exists():
+        return None
+    value: dict[str, Any] = json.loads(paths.verdict.read_text())
+    return value
+
+
+def read_events(paths: RunPaths) -> list[dict[str, Any]]:
+    """All events of a run, oldest first."""
+    return read_json_lines(paths.events)

