@@ -58,10 +58,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """All whole lines of a JSON-lines file; a last line cut by a crash is left out, a missing file is empty."""
     if not path.exists():
         return []
-    found: list[dict[str, Any]] = []
-    for line in path.read_text().split("\n")[:-1]:
-        found.append(json.loads(line))
-    return found
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 def digest_file(path: Path) -> str:

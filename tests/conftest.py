@@ -31,7 +31,9 @@ def _missing_slurm() -> str:
     programs = ("slurmctld", "slurmd", "munged", "srun", "sbatch", "unshare", "nsenter", "ip")
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     absent = [name for name in programs if shutil.which(name, path=path) is None]
-    return f"missing programs: {', '.join(absent)} (apt-get install slurmctld slurmd slurm-client munge)" if absent else ""
+    return (
+        f"missing programs: {', '.join(absent)} (apt-get install slurmctld slurmd slurm-client munge)" if absent else ""
+    )
 
 
 def _missing_gpu() -> str:
