@@ -1,0 +1,98 @@
+"""What a controller runs on: nodes by position, and a way to start a process on one of them."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from dynamo_mlperf.process.child import Child, adopt_orphans, kill_descendants
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dynamo_mlperf.process.command import Command
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the allocation.
+
+    Attributes:
+        position: 0-based place in the allocation.
+        host: Its name.
+        address: The address that its services bind to and advertise; empty until it is known.
+        interface: The network interface that carries the address.
+        disk: Names the local disk: nodes that share one (virtual nodes of a laptop) are staged once.
+    """
+
+    position: int
+    host: str
+    address: str
+    interface: str
+    disk: str
+
+
+class Allocation(Protocol):
+    """Nodes, and processes on them. One implementation per kind of place; the controller knows only this."""
+
+    kind: str
+    nodes: tuple[Node, ...]
+    shares_memory: bool
+    """Whether all nodes are one machine, where KV cache may move through shared memory."""
+
+    def start(self, command: Command) -> Child:
+        """Start the command on its node."""
+        ...
+
+    def signal(self, children: Sequence[Child], number: signal.Signals) -> None:
+        """Send a signal to all of them at once."""
+        ...
+
+    def sweep(self) -> list[str]:
+        """Kill whatever of ours still runs; returns what was found."""
+        ...
+
+    def describe(self) -> str:
+        """For people: what and where."""
+        ...
+
+
+class LocalAllocation:
+    """This machine alone: each service a child process, nodes virtual, all on the loopback address."""
+
+    kind = "local"
+    shares_memory = True
+
+    def __init__(self, nodes: int) -> None:
+        adopt_orphans()
+        self.nodes = tuple(Node(position, "localhost", LOOPBACK, "lo", "local") for position in range(nodes))
+
+    def start(self, command: Command) -> Child:
+        """Start the command as a child of this process, whichever virtual node it belongs to."""
+        return Child(command, command.argv, dict(command.env))
+
+    def signal(self, children: Sequence[Child], number: signal.Signals) -> None:
+        """Signal each child; SIGKILL goes to its whole process group."""
+        for child in children:
+            if number is signal.SIGKILL:
+                child.kill_session()
+            else:
+                child.send(number)
+
+    def sweep(self) -> list[str]:
+        """Kill all descendants that are left, orphans included."""
+        return kill_descendants()
+
+    def describe(self) -> str:
+        """For people: what and where."""
+        return f"this machine, {len(self.nodes)} virtual node{'s' if len(self.nodes) != 1 else ''}"
+
+
+def default_local_path(environment: dict[str, str]) -> Path:
+    """Where weights are staged when no site file says otherwise: a cache directory of the user."""
+    cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(cache) / "dynamo_mlperf"

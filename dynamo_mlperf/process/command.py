@@ -1,0 +1,65 @@
+"""What is started: an argument vector, an environment that is complete in itself, a log, a node position."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CACHE_HOME")
+"""All that a process gets from the caller's environment; everything else is set on purpose."""
+
+RUN_VARIABLE = "DYNAMO_MLPERF_RUN"
+"""Marks every process of a run, so that leftovers of a controller that died are recognised."""
+
+_SECRET = re.compile(r"(TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE)", re.IGNORECASE)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an environment variable of this name may hold a secret."""
+    return _SECRET.search(name) is not None
+
+
+def inherited_environment() -> dict[str, str]:
+    """The part of the caller's environment that processes may see."""
+    return {name: os.environ[name] for name in INHERITED if name in os.environ}
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process to start.
+
+    Attributes:
+        name: Unique within the run; names its log.
+        argv: Program and arguments; never passes a shell.
+        env: The whole environment.
+        log: Takes stdout and stderr.
+        node: Node position.
+        cwd: Working directory.
+        output: Where stdout goes when it is an answer to be read; `log` then takes stderr alone.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    log: Path
+    node: int = 0
+    cwd: Path | None = None
+    output: Path | None = None
+
+    def as_record(self) -> dict[str, Any]:
+        """The command as recorded: values of variables that may be secrets are out."""
+        env = {name: "(not recorded)" if is_secret_name(name) else value for name, value in self.env.items()}
+        return {
+            "process": self.name,
+            "node": self.node,
+            "argv": list(self.argv),
+            "env": env,
+            "cwd": str(self.cwd) if self.cwd else None,
+            "log": str(self.log),
+        }

@@ -1,0 +1,133 @@
+"""Facts about the machine that this code runs on: read on each node before anything starts there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from dynamo_mlperf.process.command import RUN_VARIABLE
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """What one node says of itself.
+
+    Attributes:
+        host: Its hostname.
+        addresses: IPv4 address per network interface.
+        own_address: The address that its own hostname stands for, empty when that is a loopback one.
+        cores: Cores that this process may use.
+        memory_available_bytes: Memory that can be had without swapping.
+        disk_free_bytes: Free room where weights are staged.
+        gpus: GPUs that are visible here.
+        listening: TCP ports in use, each with the process id that holds it (0 where it cannot be seen).
+        leftovers: Processes of an earlier run whose controller is gone, as `pid run`.
+    """
+
+    host: str
+    addresses: dict[str, str]
+    own_address: str
+    cores: int
+    memory_available_bytes: int
+    disk_free_bytes: int
+    gpus: int
+    listening: dict[int, int]
+    leftovers: dict[int, str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+def facts_from_json(value: dict[str, Any]) -> MachineFacts:
+    """The inverse of `MachineFacts.as_json` after JSON made strings of the integer keys."""
+    numbers = {name: {int(key): item for key, item in value[name].items()} for name in ("listening", "leftovers")}
+    return MachineFacts(**{**value, **numbers})
+
+
+def read_machine(local_path: Path) -> MachineFacts:
+    """Read the facts of this machine; `local_path` is where weights would be staged (need not exist yet)."""
+    host = socket.gethostname()
+    return MachineFacts(
+        host=host,
+        addresses=_addresses(),
+        own_address=_own_address(host),
+        cores=len(os.sched_getaffinity(0)),
+        memory_available_bytes=psutil.virtual_memory().available,
+        disk_free_bytes=shutil.disk_usage(_existing(local_path)).free,
+        gpus=_visible_gpus(),
+        listening=_listening(),
+        leftovers=_leftovers(),
+    )
+
+
+def _existing(path: Path) -> Path:
+    return next(place for place in (path, *path.parents) if place.exists())
+
+
+def _addresses() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for interface, entries in psutil.net_if_addrs().items():
+        for entry in entries:
+            if entry.family == socket.AF_INET:
+                found.setdefault(interface, entry.address)
+    return found
+
+
+def _own_address(host: str) -> str:
+    try:
+        address = socket.gethostbyname(host)
+    except OSError:
+        return ""
+    return "" if address.startswith("127.") else address
+
+
+def _visible_gpus() -> int:
+    """GPUs by their device files; a CUDA_VISIBLE_DEVICES that Slurm sets narrows them."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return len([name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()])
+    return sum(1 for entry in Path("/dev").iterdir() if entry.name.startswith("nvidia") and entry.name[6:].isdigit())
+
+
+def _listening() -> dict[int, int]:
+    return {
+        entry.laddr.port: entry.pid or 0
+        for entry in psutil.net_connections(kind="tcp")
+        if entry.status == psutil.CONN_LISTEN and entry.laddr
+    }
+
+
+def _leftovers() -> dict[int, str]:
+    """Processes that carry a run's mark though the controller that the mark names is gone."""
+    found: dict[int, str] = {}
+    for process in psutil.process_iter(["pid"]):
+        try:
+            mark = process.environ().get(RUN_VARIABLE, "")
+        except (psutil.Error, OSError):
+            continue
+        if mark and not _controller_lives(mark):
+            found[process.pid] = mark
+    return found
+
+
+def run_mark(run_id: str) -> str:
+    """The value of the run variable: run, and the controller's host, process id and start time."""
+    me = psutil.Process()
+    return f"{run_id}@{socket.gethostname()}@{me.pid}@{me.create_time():.2f}"
+
+
+def _controller_lives(mark: str) -> bool:
+    """False only when the mark names a process of this host that is gone (another host cannot be judged here)."""
+    parts = mark.rsplit("@", 3)
+    if len(parts) != 4 or parts[1] != socket.gethostname():  # noqa: PLR2004 - run, host, pid, start time
+        return True
+    try:
+        return f"{psutil.Process(int(parts[2])).create_time():.2f}" == parts[3]
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,40 @@
+"""Short programs run to their end: Slurm's own commands, version queries."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynamo_mlperf.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a program ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def run_program(argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Finished:
+    """Run a program to its end.
+
+    Raises:
+        SetupError: It is not installed, or did not end in `timeout_s` seconds.
+    """
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, env=env, check=False)
+    except FileNotFoundError as problem:
+        raise SetupError(
+            f"{argv[0]} is not installed on this machine", f"install {argv[0]} or put it on PATH"
+        ) from problem
+    except subprocess.TimeoutExpired as problem:
+        raise SetupError(
+            f"{' '.join(argv)} did not answer in {timeout_s:g} s", "run it by hand to see why"
+        ) from problem
+    return Finished(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,44 @@
+"""Stop requests: a signal handler sets a flag, and the poll loop looks at it."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from dynamo_mlperf.errors import ExitCode, Stopped
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_CODES = {
+    signal.SIGINT: ExitCode.INTERRUPTED,
+    signal.SIGTERM: ExitCode.TERMINATED,
+    signal.SIGHUP: ExitCode.TERMINATED,
+}
+
+
+class StopFlag:
+    """Counts stop requests; the first one says how the job ends, a second one asks for haste."""
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+        self.times = 0
+
+    def install(self) -> None:
+        """Take over SIGINT, SIGTERM and SIGHUP."""
+        for number in _CODES:
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self.times += 1
+        if self.first is None:
+            self.first = signal.Signals(number)
+
+    def check(self) -> None:
+        """Raise once a stop was asked for.
+
+        Raises:
+            Stopped: With the exit code that the signal stands for.
+        """
+        if self.first is not None:
+            raise Stopped(_CODES[self.first], f"stopped by {self.first.name}")

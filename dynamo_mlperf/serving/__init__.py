@@ -1,0 +1,1 @@
+"""The deployment: command lines of engines, frontends and stores; readiness, counters, supervision."""

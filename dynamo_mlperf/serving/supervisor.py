@@ -1,0 +1,213 @@
+"""One thread, one poll loop: starts processes in layers, notices the first death, stops in reverse order."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, TypeVar
+
+from dynamo_mlperf.errors import ServingError, SetupError
+from dynamo_mlperf.files import append_json_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from dynamo_mlperf.files import RunPaths
+    from dynamo_mlperf.process.allocation import Allocation
+    from dynamo_mlperf.process.child import Child
+    from dynamo_mlperf.process.command import Command
+    from dynamo_mlperf.process.signals import StopFlag
+    from dynamo_mlperf.record import EventLog
+
+T = TypeVar("T")
+
+POLL_S = 0.05
+INTERRUPT_S = {"load": 2.0, "frontend": 2.0, "worker": 4.0, "store": 1.0}
+"""How long a layer may take after SIGINT before SIGTERM."""
+TERMINATE_S = {"load": 1.0, "frontend": 2.0, "worker": 3.0, "store": 1.0}
+"""How long it may take after SIGTERM before SIGKILL."""
+KILL_S = 3.0
+"""How long the kernel (or Slurm) may take to deliver SIGKILL before we say that something is left."""
+TAIL_LINES = 15
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+class Layer(IntEnum):
+    """Start order; stopping goes the other way. A death in a lower layer explains those above it."""
+
+    STORE = 0
+    WORKER = 1
+    FRONTEND = 2
+    LOAD = 3
+    TASK = 4
+
+
+@dataclass
+class _Service:
+    child: Child
+    layer: Layer
+    ended: int | None = None
+
+
+class Supervisor:
+    """Owns every process of a run."""
+
+    def __init__(self, allocation: Allocation, paths: RunPaths, events: EventLog, stop: StopFlag) -> None:
+        self._allocation = allocation
+        self._paths = paths
+        self._events = events
+        self._stop = stop
+        self._services: list[_Service] = []
+        self._watches: list[Callable[[], None]] = []
+
+    def start(self, command: Command, layer: Layer) -> Child:
+        """Start a command and put it on record.
+
+        Raises:
+            SetupError: It cannot be started.
+        """
+        host = self._allocation.nodes[command.node].host
+        append_json_line(self._paths.commands, {"t": time.time(), "host": host, **command.as_record()})
+        child = self._allocation.start(command)
+        self._services.append(_Service(child, layer))
+        self._events.add("process_started", process=command.name, node=command.node, pid=child.pid)
+        return child
+
+    def watch(self, look: Callable[[], None]) -> None:
+        """Have `look` called on every turn of the loop; it raises when what it watches has failed."""
+        self._watches.append(look)
+
+    def tick(self) -> None:
+        """One turn: a stop request or the first death ends the job.
+
+        Raises:
+            Stopped: A signal asked for it.
+            ServingError: A service ended, exit 0 included; names it, its node, how it ended and its last log lines.
+        """
+        self._stop.check()
+        fallen = [service for service in self._services if service.layer is not Layer.TASK and self._note_end(service)]
+        if fallen:
+            # Deaths found in one turn: the lowest layer is the cause, the others are its consequences.
+            first = min(fallen, key=lambda service: service.layer)
+            raise ServingError(self._obituary(first), f"read {first.child.command.log}")
+        for look in self._watches:
+            look()
+
+    def wait_for(self, probe: Callable[[], T | None], timeout_s: float, late: Callable[[], str]) -> T:
+        """Turn until `probe` gives something.
+
+        Raises:
+            ServingError: `timeout_s` went by; `late` says what was missing.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.tick()
+            found = probe()
+            if found is not None:
+                return found
+            if time.monotonic() > deadline:
+                raise ServingError(late(), "raise timeouts in the topology file if it only needs longer")
+            time.sleep(POLL_S)
+
+    def wait_tasks(self, tasks: Sequence[Child], timeout_s: float, what: str, progress: Callable[[int], None]) -> None:
+        """Turn until all tasks have ended well.
+
+        Raises:
+            SetupError: One ended badly (its log says why) or was not done in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.tick()
+            states = {task.command.name: task.poll() for task in tasks}
+            for task in tasks:
+                if task.poll() not in (None, 0):
+                    problem = _tail(task.command.log, TAIL_LINES) or f"ended with status {task.poll()}"
+                    host = self._allocation.nodes[task.command.node].host
+                    raise SetupError(f"{what} failed on node {task.command.node} ({host}):\n{problem}")
+            running = [name for name, state in states.items() if state is None]
+            progress(len(running))
+            if not running:
+                return
+            if time.monotonic() > deadline:
+                raise SetupError(
+                    f"{what} not done after {timeout_s:g} s: {', '.join(running)}", f"read {tasks[0].command.log}"
+                )
+            time.sleep(POLL_S)
+
+    def expect_end(self, child: Child) -> None:
+        """From now on this process may end without that being a death."""
+        self._services = [service for service in self._services if service.child is not child]
+
+    def stop_all(self) -> list[str]:
+        """Stop layer by layer, the highest first; then sweep. Returns what had to be swept."""
+        for layer in sorted({service.layer for service in self._services}, reverse=True):
+            self._stop_layer([service.child for service in self._services if service.layer is layer], layer)
+        swept = self._allocation.sweep()
+        for service in self._services:
+            self._note_end(service)
+        if swept:
+            self._events.add("swept", processes=swept)
+        return swept
+
+    def _stop_layer(self, children: list[Child], layer: Layer) -> None:
+        name = layer.name.lower()
+        ladder = (
+            (signal.SIGINT, INTERRUPT_S.get(name, 1.0)),
+            (signal.SIGTERM, TERMINATE_S.get(name, 1.0)),
+            (signal.SIGKILL, KILL_S),
+        )
+        for number, patience_s in ladder:
+            alive = [child for child in children if child.poll() is None]
+            if not alive:
+                break
+            self._allocation.signal(alive, number)
+            deadline = time.monotonic() + patience_s
+            haste = self._stop.times
+            while any(child.poll() is None for child in alive) and time.monotonic() < deadline:
+                if self._stop.times > max(haste, 1):
+                    break
+                time.sleep(POLL_S)
+        # Engines leave children behind when they are killed, and sometimes when they are not.
+        self._allocation.signal(children, signal.SIGKILL)
+
+    def _note_end(self, service: _Service) -> bool:
+        status = service.child.poll()
+        if status is None:
+            return False
+        if service.ended is None:
+            service.ended = status
+            self._events.add("process_exited", process=service.child.command.name, status=status)
+        return True
+
+    def _obituary(self, service: _Service) -> str:
+        command = service.child.command
+        host = self._allocation.nodes[command.node].host
+        tail = _tail(command.log, TAIL_LINES)
+        told = f"; its last lines:\n{tail}" if tail else "; it wrote no log"
+        return f"{command.name} on node {command.node} ({host}) {_ending(service.child.poll())}{told}"
+
+
+def _ending(status: int | None) -> str:
+    if status is not None and status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    if status is not None and status > 128:  # noqa: PLR2004 - how srun and shells report a signal
+        return (
+            f"was killed by {signal.Signals(status - 128).name}"
+            if status - 128 in set(signal.Signals)
+            else f"ended with status {status}"
+        )
+    return f"ended with status {status}"
+
+
+def _tail(log: Path, lines: int) -> str:
+    """The last lines of a log without terminal colours; reads only the end of the file."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as source:
+        source.seek(max(0, log.stat().st_size - 65536))
+        text = source.read().decode(errors="replace")
+    return "\n".join(f"    {line.rstrip()}" for line in _ANSI.sub("", text).splitlines()[-lines:] if line.strip())

@@ -1,0 +1,165 @@
+"""Command lines of engine workers. One builder per engine; each gets the same facts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.process.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from dynamo_mlperf.serving.endpoints import Endpoints
+    from dynamo_mlperf.topology.plan import Worker
+    from dynamo_mlperf.topology.spec import Role, Topology
+
+_CPU_STARTUP = Path(__file__).parent / "cpu_startup"
+_KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
+_DYNAMO_MODES = {"prefill": "prefill", "decode": "decode", "aggregated": "agg"}
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """What a worker's command line is made from.
+
+    Attributes:
+        topology: The topology.
+        endpoints: Addresses and ports.
+        worker: The planned worker.
+        model_dir: Where the weights lie on its node.
+        python: The engines' Python.
+        environment: What every process of its node gets.
+        log: Its log.
+        threads: CPU threads for each rank; only CPU engines use it.
+        shares_memory: Whether KV cache may move through shared memory.
+    """
+
+    topology: Topology
+    endpoints: Endpoints
+    worker: Worker
+    model_dir: Path
+    python: str
+    environment: Mapping[str, str]
+    log: Path
+    threads: int
+    shares_memory: bool
+
+    @property
+    def role(self) -> Role:
+        """The worker's role in the topology file."""
+        return self.topology.role(self.worker.role)
+
+
+def worker_command(facts: WorkerFacts) -> Command:
+    """The command that starts a worker.
+
+    Raises:
+        ConfigError: This engine cannot be launched yet.
+    """
+    builder = _BUILDERS.get(facts.topology.engine)
+    if builder is None:
+        raise ConfigError(
+            f"engine {facts.topology.engine} is planned but cannot be launched by this version",
+            f"use engine: {' or '.join(_BUILDERS)}",
+        )
+    argv, env = builder(facts)
+    argv += flags(facts.role.args)
+    environment = {**facts.environment, **env, **facts.role.env}
+    return Command(facts.worker.name, tuple(argv), environment, facts.log, node=facts.worker.node)
+
+
+def flags(args: Mapping[str, object]) -> list[str]:
+    """Engine arguments from a topology file as a flat list: true is a bare flag, false its `--no-` form."""
+    out: list[str] = []
+    for name, value in args.items():
+        if value is True or value is None:
+            out.append(f"--{name}")
+        elif value is False:
+            out.append(f"--no-{name}")
+        elif isinstance(value, dict | list):
+            out += [f"--{name}", json.dumps(value)]
+        else:
+            out += [f"--{name}", str(value)]
+    return out
+
+
+def _vllm(facts: WorkerFacts) -> tuple[list[str], dict[str, str]]:
+    worker, endpoints = facts.worker, facts.endpoints
+    host, system_port = endpoints.system(worker)
+    role = facts.role
+    argv = [
+        facts.python,
+        "-m",
+        "dynamo.vllm",
+        "--model",
+        str(facts.model_dir),
+        "--served-model-name",
+        endpoints.model,
+        "--disaggregation-mode",
+        _DYNAMO_MODES[worker.role],
+        "--tensor-parallel-size",
+        str(role.tensor_parallel),
+        # MLPerf: nothing is cached across queries, neither KV blocks nor processed images.
+        "--no-enable-prefix-caching",
+        "--mm-processor-cache-gb",
+        "0",
+    ]
+    if role.data_parallel > 1:
+        argv += ["--data-parallel-size", str(role.data_parallel)]
+    if role.expert_parallel:
+        argv += ["--enable-expert-parallel"]
+    env = {
+        "VLLM_HOST_IP": host,
+        "VLLM_NO_USAGE_STATS": "1",
+        "DYN_SYSTEM_PORT": str(system_port),
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": host,
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(endpoints.side_channel_port(worker)),
+        "GLOO_SOCKET_IFNAME": endpoints.node_of(worker).interface,
+    }
+    kv_role = _KV_ROLES.get(worker.role)
+    transfer: dict[str, str] = {"kv_connector": "NixlConnector", "kv_role": kv_role} if kv_role else {}
+    if facts.topology.device == "cpu":
+        transfer = {**transfer, "kv_buffer_device": "cpu"} if transfer else {}
+        env |= _cpu_environment(facts)
+    else:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(slot.gpu) for slot in worker.ranks if slot.node == worker.node)
+    if transfer:
+        argv += ["--kv-transfer-config", json.dumps(transfer)]
+    return argv, env
+
+
+def _cpu_environment(facts: WorkerFacts) -> dict[str, str]:
+    """Settings of vLLM on a CPU with more processes than cores: few threads, none pinned, KV over shared memory or TCP."""
+    return {
+        "PYTHONPATH": str(_CPU_STARTUP),
+        "OMP_NUM_THREADS": str(facts.threads),
+        "OMP_WAIT_POLICY": "passive",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "UCX_TLS": "posix,cma,self,tcp" if facts.shares_memory else "tcp,self",
+        "UCX_NET_DEVICES": facts.endpoints.node_of(facts.worker).interface,
+    }
+
+
+def _mocker(facts: WorkerFacts) -> tuple[list[str], dict[str, str]]:
+    worker = facts.worker
+    _, system_port = facts.endpoints.system(worker)
+    argv = [
+        facts.python,
+        "-m",
+        "dynamo.mocker",
+        "--model-path",
+        str(facts.model_dir),
+        "--model-name",
+        facts.endpoints.model,
+        "--disaggregation-mode",
+        _DYNAMO_MODES[worker.role],
+        "--no-enable-prefix-caching",
+    ]
+    return argv, {"DYN_SYSTEM_PORT": str(system_port)}
+
+
+_BUILDERS: dict[str, Callable[[WorkerFacts], tuple[list[str], dict[str, str]]]] = {"vllm": _vllm, "mocker": _mocker}

@@ -1,0 +1,1 @@
+"""Slurm: node lists, the job that we are in, and its steps."""

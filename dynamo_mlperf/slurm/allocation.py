@@ -1,0 +1,149 @@
+"""The allocation that a batch job holds: each service is a step of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynamo_mlperf.errors import SetupError
+from dynamo_mlperf.process.allocation import Node
+from dynamo_mlperf.process.child import Child, adopt_orphans, kill_descendants
+from dynamo_mlperf.process.command import inherited_environment
+from dynamo_mlperf.process.programs import run_program
+from dynamo_mlperf.slurm.hostlist import expand
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dynamo_mlperf.process.command import Command
+
+SLURM_ANSWER_S = 30.0
+_STEP_NAME = "dmp-"
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """What Slurm says of the job that we run in."""
+
+    job_id: str
+    hosts: tuple[str, ...]
+    submit_dir: str
+
+    @staticmethod
+    def current(environment: Mapping[str, str]) -> SlurmJob:
+        """The job of this environment.
+
+        Raises:
+            SetupError: We are in none, or Slurm has restarted it from the top.
+        """
+        job_id = environment.get("SLURM_JOB_ID", "")
+        node_list = environment.get("SLURM_JOB_NODELIST", "")
+        if not job_id or not node_list:
+            raise SetupError(
+                "not inside a Slurm job (no SLURM_JOB_ID)",
+                "sbatch the topology file, or use `dynamo-mlperf run FILE` on this machine alone",
+            )
+        restarts = environment.get("SLURM_RESTART_COUNT", "0")
+        if restarts != "0":
+            raise SetupError(
+                f"Slurm has restarted job {job_id} from the top ({restarts} times): results would mix with the first try's",
+                "submit it anew, with --no-requeue",
+            )
+        return SlurmJob(job_id, tuple(expand(node_list)), environment.get("SLURM_SUBMIT_DIR", os.getcwd()))  # noqa: PTH109
+
+
+class SlurmAllocation:
+    """The nodes of a Slurm job; a process on one of them is a step.
+
+    The step's program starts under `env -i`: nothing that Slurm or the submitting shell put into the environment
+    reaches it, and its own values arrive byte for byte, which `srun --export` cannot do for values with commas.
+    """
+
+    kind = "slurm"
+    shares_memory = False
+
+    def __init__(self, job: SlurmJob) -> None:
+        adopt_orphans()
+        self.job = job
+        self.nodes = tuple(Node(position, host, "", "", host) for position, host in enumerate(job.hosts))
+        kept = ("SLURM_CONF", "SLURM_JOB_ID")
+        self._srun_environment = {
+            **inherited_environment(),
+            **{name: os.environ[name] for name in kept if name in os.environ},
+        }
+
+    def bind(self, nodes: Sequence[Node]) -> None:
+        """Take in the nodes with the addresses that were found on them."""
+        self.nodes = tuple(nodes)
+
+    def start(self, command: Command) -> Child:
+        """Start the command as a step of its own on its node."""
+        return Child(command, self.step_argv(command), self._srun_environment)
+
+    def step_argv(self, command: Command) -> list[str]:
+        """The whole `srun` command line.
+
+        `--overlap --mem=0` lets steps share the job's node at once: without them each waits for the one before.
+        """
+        step = [
+            "srun",
+            f"--jobid={self.job.job_id}",
+            "--overlap",
+            "--mem=0",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--nodelist={self.nodes[command.node].host}",
+            f"--job-name={_STEP_NAME}{command.name}",
+            "--input=none",
+            "--kill-on-bad-exit=0",
+            "--unbuffered",
+        ]
+        if command.cwd:
+            step.append(f"--chdir={command.cwd}")
+        return [*step, "env", "-i", *(f"{name}={value}" for name, value in command.env.items()), *command.argv]
+
+    def signal(self, children: Sequence[Child], number: signal.Signals) -> None:
+        """Signal the steps, all in one call: a signal to srun itself would not reach the engine."""
+        if number is signal.SIGKILL:
+            alive = [child for child in children if child.poll() is None]
+            self._scancel(alive, number)
+            for child in children:
+                child.kill_session()
+            return
+        self._scancel(children, number)
+
+    def sweep(self) -> list[str]:
+        """Kill steps of ours that are left (Slurm ends all their processes), then whatever runs below us here."""
+        left = self._steps()
+        if left:
+            run_program(
+                ["scancel", "--signal=KILL", *left.values()], timeout_s=SLURM_ANSWER_S, env=self._srun_environment
+            )
+        return [f"step {name}" for name in left] + kill_descendants()
+
+    def describe(self) -> str:
+        """For people: what and where."""
+        return f"Slurm job {self.job.job_id} on {len(self.nodes)} nodes ({', '.join(self.job.hosts[:4])}{' ...' if len(self.job.hosts) > 4 else ''})"  # noqa: PLR2004,E501
+
+    def _scancel(self, children: Sequence[Child], number: signal.Signals) -> None:
+        steps = self._steps()
+        chosen = [steps[child.command.name] for child in children if child.command.name in steps]
+        if chosen:
+            name = number.name.removeprefix("SIG")
+            run_program(["scancel", f"--signal={name}", *chosen], timeout_s=SLURM_ANSWER_S, env=self._srun_environment)
+
+    def _steps(self) -> dict[str, str]:
+        """Step ids of this job's running steps by process name."""
+        listing = run_program(
+            ["squeue", "--noheader", "--steps", f"--jobs={self.job.job_id}", "--Format=StepID:64,StepName:128"],
+            timeout_s=SLURM_ANSWER_S,
+            env=self._srun_environment,
+        )
+        found: dict[str, str] = {}
+        for line in listing.stdout.splitlines():
+            step, _, name = line.strip().partition(" ")
+            if name.strip().startswith(_STEP_NAME):
+                found[name.strip().removeprefix(_STEP_NAME)] = step
+        return found
