@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 VerdictName = Literal["VALID", "INVALID", "FAILED"]
 ResultClass = Literal["official", "reduced", "rehearsal"]
 
-PHASES = ("check", "stage", "start", "ready", "canary", "warmup", "measure", "judge", "record", "stop")
+PHASES = ("check", "stage", "start", "ready", "canary", "warmup", "measure", "judge", "stop", "record")
 """The phases of a job in order; `events.jsonl` carries `phase_begin` and `phase_end` for each that ran."""
 
 

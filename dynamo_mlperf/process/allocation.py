@@ -44,11 +44,15 @@ class Allocation(Protocol):
     shares_memory: bool
     """Whether all nodes are one machine, where KV cache may move through shared memory."""
 
+    def bind(self, nodes: Sequence[Node]) -> None:
+        """Take in the nodes with the addresses that were found on them."""
+        ...
+
     def start(self, command: Command) -> Child:
         """Start the command on its node."""
         ...
 
-    def signal(self, children: Sequence[Child], number: signal.Signals) -> None:
+    def send(self, children: Sequence[Child], number: signal.Signals) -> None:
         """Send a signal to all of them at once."""
         ...
 
@@ -71,11 +75,15 @@ class LocalAllocation:
         adopt_orphans()
         self.nodes = tuple(Node(position, "localhost", LOOPBACK, "lo", "local") for position in range(nodes))
 
+    def bind(self, nodes: Sequence[Node]) -> None:
+        """Take in the nodes; their addresses do not change here."""
+        self.nodes = tuple(nodes)
+
     def start(self, command: Command) -> Child:
         """Start the command as a child of this process, whichever virtual node it belongs to."""
         return Child(command, command.argv, dict(command.env))
 
-    def signal(self, children: Sequence[Child], number: signal.Signals) -> None:
+    def send(self, children: Sequence[Child], number: signal.Signals) -> None:
         """Signal each child; SIGKILL goes to its whole process group."""
         for child in children:
             if number is signal.SIGKILL:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from dynamo_mlperf.process.command import RUN_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -131,3 +135,10 @@ def _controller_lives(mark: str) -> bool:
         return f"{psutil.Process(int(parts[2])).create_time():.2f}" == parts[3]
     except psutil.NoSuchProcess:
         return False
+
+
+def end_processes(pids: Iterable[int]) -> None:
+    """SIGKILL the processes; those that are gone already are no problem."""
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).kill()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 HEALTH_EVERY_S = 0.5
 LISTING_EVERY_S = 3.0
 COUNTERS_SETTLE_S = 15.0
+SHOWN_NAMES = 4
 DECODE_HEADER = "x-dynamo-worker-instance-id"
 PREFILL_HEADER = "x-dynamo-prefill-instance-id"
 """Directed routing of Dynamo 1.6.1; a disaggregated deployment takes both headers together or answers 400."""
@@ -91,6 +92,11 @@ class Gate:
         return text, parse_counters(text)
 
 
+def shortened(names: Sequence[str]) -> str:
+    """The first few names, for a line that changes often."""
+    return ", ".join(names[:SHOWN_NAMES]) + (" ..." if len(names) > SHOWN_NAMES else "")
+
+
 def wait_until_healthy(gate: Gate) -> None:
     """Until every worker's own health check says ready.
 
@@ -117,7 +123,7 @@ def wait_until_healthy(gate: Gate) -> None:
                 gate.events.add("process_ready", process=name, seconds=round(now - started, 3))
         gate.say(
             f"{len(gate.workers) - len(missing)} of {len(gate.workers)} workers loaded"
-            + (f", waiting for {', '.join(list(missing)[:4])}{' ...' if len(missing) > 4 else ''}" if missing else "")
+            + (f", waiting for {shortened(list(missing))}" if missing else "")
         )
         return None if missing else True
 
@@ -177,7 +183,8 @@ def wait_until_listed(gate: Gate, ids: Mapping[str, int]) -> None:
 
         def late(name: str = name, seen: set[int] = seen) -> str:
             absent = [worker for worker, number in ids.items() if number not in seen]
-            return f"{name} lists {len(seen)} of {len(expected)} workers after {gate.ready_s:g} s, without {', '.join(absent)}"
+            counted = f"{name} lists {len(seen)} of {len(expected)} workers"
+            return f"{counted} after {gate.ready_s:g} s, without {', '.join(absent)}"
 
         gate.supervisor.wait_for(look, gate.ready_s, late)
 

@@ -50,6 +50,7 @@ class Layer(IntEnum):
 class _Service:
     child: Child
     layer: Layer
+    may_end: bool
     ended: int | None = None
 
 
@@ -64,8 +65,8 @@ class Supervisor:
         self._services: list[_Service] = []
         self._watches: list[Callable[[], None]] = []
 
-    def start(self, command: Command, layer: Layer) -> Child:
-        """Start a command and put it on record.
+    def start(self, command: Command, layer: Layer, *, may_end: bool = False) -> Child:
+        """Start a command and put it on record; unless it `may_end`, its end before the stop is a failure.
 
         Raises:
             SetupError: It cannot be started.
@@ -73,7 +74,7 @@ class Supervisor:
         host = self._allocation.nodes[command.node].host
         append_json_line(self._paths.commands, {"t": time.time(), "host": host, **command.as_record()})
         child = self._allocation.start(command)
-        self._services.append(_Service(child, layer))
+        self._services.append(_Service(child, layer, may_end))
         self._events.add("process_started", process=command.name, node=command.node, pid=child.pid)
         return child
 
@@ -89,7 +90,7 @@ class Supervisor:
             ServingError: A service ended, exit 0 included; names it, its node, how it ended and its last log lines.
         """
         self._stop.check()
-        fallen = [service for service in self._services if service.layer is not Layer.TASK and self._note_end(service)]
+        fallen = [service for service in self._services if self._note_end(service) and not service.may_end]
         if fallen:
             # Deaths found in one turn: the lowest layer is the cause, the others are its consequences.
             first = min(fallen, key=lambda service: service.layer)
@@ -138,10 +139,6 @@ class Supervisor:
                 )
             time.sleep(POLL_S)
 
-    def expect_end(self, child: Child) -> None:
-        """From now on this process may end without that being a death."""
-        self._services = [service for service in self._services if service.child is not child]
-
     def stop_all(self) -> list[str]:
         """Stop layer by layer, the highest first; then sweep. Returns what had to be swept."""
         for layer in sorted({service.layer for service in self._services}, reverse=True):
@@ -164,7 +161,7 @@ class Supervisor:
             alive = [child for child in children if child.poll() is None]
             if not alive:
                 break
-            self._allocation.signal(alive, number)
+            self._allocation.send(alive, number)
             deadline = time.monotonic() + patience_s
             haste = self._stop.times
             while any(child.poll() is None for child in alive) and time.monotonic() < deadline:
@@ -172,7 +169,7 @@ class Supervisor:
                     break
                 time.sleep(POLL_S)
         # Engines leave children behind when they are killed, and sometimes when they are not.
-        self._allocation.signal(children, signal.SIGKILL)
+        self._allocation.send(children, signal.SIGKILL)
 
     def _note_end(self, service: _Service) -> bool:
         status = service.child.poll()

@@ -51,7 +51,7 @@ class WorkerFacts:
     @property
     def role(self) -> Role:
         """The worker's role in the topology file."""
-        return self.topology.role(self.worker.role)
+        return dict(self.topology.roles.present())[self.worker.role]
 
 
 def worker_command(facts: WorkerFacts) -> Command:
@@ -133,7 +133,7 @@ def _vllm(facts: WorkerFacts) -> tuple[list[str], dict[str, str]]:
 
 
 def _cpu_environment(facts: WorkerFacts) -> dict[str, str]:
-    """Settings of vLLM on a CPU with more processes than cores: few threads, none pinned, KV over shared memory or TCP."""
+    """What vLLM needs on a CPU with more processes than cores: few threads, none pinned; KV over memory or TCP."""
     return {
         "PYTHONPATH": str(_CPU_STARTUP),
         "OMP_NUM_THREADS": str(facts.threads),

@@ -48,7 +48,7 @@ class SlurmJob:
         restarts = environment.get("SLURM_RESTART_COUNT", "0")
         if restarts != "0":
             raise SetupError(
-                f"Slurm has restarted job {job_id} from the top ({restarts} times): results would mix with the first try's",
+                f"Slurm has restarted job {job_id} from the top ({restarts} times): results would mix with old ones",
                 "submit it anew, with --no-requeue",
             )
         return SlurmJob(job_id, tuple(expand(node_list)), environment.get("SLURM_SUBMIT_DIR", os.getcwd()))  # noqa: PTH109
@@ -104,7 +104,7 @@ class SlurmAllocation:
             step.append(f"--chdir={command.cwd}")
         return [*step, "env", "-i", *(f"{name}={value}" for name, value in command.env.items()), *command.argv]
 
-    def signal(self, children: Sequence[Child], number: signal.Signals) -> None:
+    def send(self, children: Sequence[Child], number: signal.Signals) -> None:
         """Signal the steps, all in one call: a signal to srun itself would not reach the engine."""
         if number is signal.SIGKILL:
             alive = [child for child in children if child.poll() is None]

@@ -27,7 +27,7 @@ class _NixlSource(importlib.machinery.SourceFileLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    def find_spec(self, fullname: str, path=None, target=None):  # noqa: ANN001, ARG002
+    def find_spec(self, fullname: str, path=None, target=None):
         if fullname == "nixl_cu12._api":
             found = importlib.machinery.PathFinder.find_spec(fullname, path)
             if found is None or found.origin is None:
@@ -44,7 +44,7 @@ def _declare_torchvision_operators() -> None:
     """The index's torchvision is a CUDA build; beside a CPU torch it fails unless its operators are declared."""
     if _kept:
         return
-    import torch  # noqa: PLC0415 - only when the engine itself asks for torchvision
+    import torch
 
     library = torch.library.Library("torchvision", "FRAGMENT")
     for signature in ("nms", "qnms"):

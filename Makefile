@@ -1,0 +1,49 @@
+# Two commands do everything: `make demo` and `make test`. Each installs what it needs into .venv first.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+TOPOLOGY ?= topologies/demo.yaml
+# Capabilities whose absence fails the tests instead of skipping them, e.g. REQUIRE="loadgen dynamo vllm slurm"
+REQUIRE ?=
+PYTEST_ARGS ?=
+
+.PHONY: help demo test check setup assets lint types clean
+
+help:
+	@echo "make demo    set up, then serve, measure and judge topologies/demo.yaml on this machine"
+	@echo "make test    set up, then run the tests (skips what this machine cannot run, and says why)"
+	@echo "make check   lint, types, tests: what CI runs"
+	@echo "make setup   only the environment in .venv;  make assets: the tiny model and data set in assets/"
+	@echo "make clean   remove .venv, assets and caches (runs/ stays)"
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on PATH. Install Python 3.11 with venv (Debian 12: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3.11" >&2; exit 3; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V), but the pinned engine builds are for Python 3.11. Name one: make PYTHON=/path/to/python3.11" >&2; exit 3; }
+	@echo "Setting up .venv (about 3 GB; a minute or two with warm package caches) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python -m venv failed (Debian: apt-get install python3-venv)" >&2; exit 3; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock || { echo "pip could not install requirements.lock. If it named torch: torch==2.13.0+cpu is PyTorch's CPU build, which the default package index does not carry; point your pip at an index or folder that has it (pip config set global.extra-index-url URL, or PIP_FIND_LINKS=DIR) and run make setup again." >&2; exit 3; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+assets: setup
+	@$(BIN)/dynamo-mlperf init --assets assets
+
+demo: assets
+	@$(BIN)/dynamo-mlperf run $(TOPOLOGY)
+
+test: assets
+	@$(BIN)/python -m pytest $(foreach name,$(REQUIRE),--require $(name)) $(PYTEST_ARGS)
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: setup
+	@$(BIN)/mypy
+
+check: lint types test
+
+clean:
+	rm -rf $(VENV) assets .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

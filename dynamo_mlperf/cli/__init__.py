@@ -1,0 +1,82 @@
+"""The command line: one file per verb, loaded only when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+import click
+
+from dynamo_mlperf import __version__
+from dynamo_mlperf.errors import DynamoMlperfError, ExitCode
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+VERBS = {
+    "init": "Copy example topologies and sites here; make the tiny model and data set.",
+    "plan": "Show which worker runs on which node and GPU, before any job.",
+    "run": "Run a topology file on this machine alone: serve, measure, judge, record.",
+    "job": "Run a topology file inside a Slurm job: what the batch file's first line calls.",
+    "stage": "Put weights on this node's disk, verified; write manifests.",
+    "report": "Show a run, and write its HTML page.",
+    "doctor": "Check this machine: what is there, what is missing, what to do.",
+    "schema": "Print every key of topology and site files.",
+}
+"""Verb -> its line in `--help`; the module of the same name holds the rest."""
+
+
+class _Verbs(click.Group):
+    """Imports a verb's module only when the verb is called, so that `--help` answers at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"dynamo_mlperf.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done (VALID), 1 a bug, 2 usage or capacity, 3 set-up, 4 serving or measurement FAILED, "
+    "5 INVALID, 6 submission check failed, 130/143 interrupted/terminated.",
+)
+@click.version_option(__version__, prog_name="dynamo-mlperf")
+def root() -> None:
+    """A topology file goes in, a defensible MLPerf Inference result comes out."""
+
+
+def _report_bug(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
+    """What Python calls for an exception that nobody caught; it then ends with 1, our code for a bug."""
+    traceback.print_exception(kind, problem, trace)
+    click.echo("error: this is a bug; please report the lines above with the command that you ran", err=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: every way to end has its exit code."""
+    sys.excepthook = _report_bug
+    try:
+        code = root.main(args=arguments, prog_name="dynamo-mlperf", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(ExitCode.INTERRUPTED)
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
+    except click.ClickException as problem:
+        problem.show()
+        sys.exit(ExitCode.USAGE)
+    except DynamoMlperfError as problem:
+        click.echo(f"error: {problem}", err=True)
+        sys.exit(problem.exit_code)
+    except BrokenPipeError:
+        sys.exit(ExitCode.DONE)
+    sys.exit(code if isinstance(code, int) else ExitCode.DONE)

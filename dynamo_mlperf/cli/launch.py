@@ -1,0 +1,78 @@
+"""What `run` and `job` share: read, plan, run, and say how it ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from dynamo_mlperf.cli.progress import TerminalProgress
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.job.controller import JobRequest, run_job
+from dynamo_mlperf.job.measurement import decide_settings, read_data_set
+from dynamo_mlperf.report.summary import print_summary
+from dynamo_mlperf.site import load_site
+from dynamo_mlperf.topology.plan import make_plan
+from dynamo_mlperf.topology.spec import load_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dynamo_mlperf.process.allocation import Allocation
+    from dynamo_mlperf.record import Verdict
+    from dynamo_mlperf.topology.plan import Plan
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of `run` or `job`."""
+
+    file: Path
+    site: str | None
+    base_dir: Path
+    run_dir: Path | None
+    as_json: bool
+    run_id: Callable[[str], str]
+    allocation: Callable[[Plan], Allocation]
+
+
+def launch(call: Launch) -> int:
+    """Run a topology file; everything that can be refused is refused before anything starts."""
+    topology = load_topology(call.file)
+    plan = make_plan(topology)
+    site = load_site(call.site or topology.site)
+    decide_settings(topology, len(read_data_set(topology, call.base_dir)))
+    run_id = call.run_id(topology.name)
+    run_dir = (call.run_dir or call.base_dir / "runs" / run_id).resolve()
+    if run_dir.exists():
+        raise ConfigError(f"{run_dir} exists: results of two runs would mix", "name another --run-dir, or leave it out")
+    progress = TerminalProgress()
+    request = JobRequest(
+        call.file, topology, plan, site, call.base_dir, run_dir, run_id, call.allocation(plan), progress
+    )
+    try:
+        verdict, code = run_job(request)
+    finally:
+        progress.close()
+    _say(verdict, run_dir, as_json=call.as_json)
+    return int(code)
+
+
+def _say(verdict: Verdict, run_dir: Path, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(verdict.as_json()))
+        return
+    print_summary(run_dir, Console())
+    click.echo(verdict_line(verdict))
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """The last line on stdout: the verdict and its main figure."""
+    figure = f" {verdict.completed_qps:.2f} queries/s" if verdict.completed_qps is not None else ""
+    why = f" ({verdict.reasons[0].check})" if verdict.reasons else ""
+    what = f"{verdict.benchmark} {verdict.scenario}{figure}"
+    return f"{verdict.verdict}{why} [{verdict.result_class}] {what}  {verdict.run_dir}"

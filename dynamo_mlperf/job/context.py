@@ -1,0 +1,79 @@
+"""What one job is made of, and where its progress is shown."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynamo_mlperf.files import RunPaths
+    from dynamo_mlperf.process.allocation import Allocation
+    from dynamo_mlperf.record import EventLog, ResultClass
+    from dynamo_mlperf.serving.supervisor import Supervisor
+    from dynamo_mlperf.site import Site
+    from dynamo_mlperf.topology.plan import Plan
+    from dynamo_mlperf.topology.spec import Topology
+
+
+class Progress(Protocol):
+    """Shows people where the job is."""
+
+    def phase(self, name: str) -> None:
+        """A phase begins."""
+        ...
+
+    def say(self, text: str) -> None:
+        """What is being waited for right now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job: decided values, and the means to act on them.
+
+    Attributes:
+        topology: The topology file's content.
+        plan: The plan, by node position.
+        site: The site's settings.
+        base_dir: Relative paths of the topology file resolve against it.
+        run_id: Names the run directory and marks every process.
+        nonce: Makes namespace and model name this job's own.
+        paths: The run directory.
+        allocation: Nodes and how to start on them.
+        supervisor: Owns the processes.
+        events: The event log.
+        progress: For people.
+    """
+
+    topology: Topology
+    plan: Plan
+    site: Site
+    base_dir: Path
+    run_id: str
+    nonce: str
+    paths: RunPaths
+    allocation: Allocation
+    supervisor: Supervisor
+    events: EventLog
+    progress: Progress
+
+    @property
+    def result_class(self) -> ResultClass:
+        """What the result may be called."""
+        if self.topology.engine == "mocker":
+            return "rehearsal"
+        return "reduced" if self.topology.reduced is not None else "official"
+
+
+def new_nonce() -> str:
+    """Six hex digits that no other job is likely to have."""
+    return secrets.token_hex(3)
+
+
+def local_run_id(name: str, nonce: str) -> str:
+    """The id of a run on this machine."""
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{nonce}"

@@ -1,0 +1,189 @@
+"""The whole of a job, phase by phase: verify, stage, start, prove, measure, judge, record, stop."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, Stopped
+from dynamo_mlperf.files import RunPaths, write_json
+from dynamo_mlperf.job.context import Job, Progress, new_nonce
+from dynamo_mlperf.job.deployment import Deployment
+from dynamo_mlperf.job.measurement import measure, prepare_workload
+from dynamo_mlperf.job.nodes import bind_nodes, check_nodes, choose_base_port
+from dynamo_mlperf.job.versions import collect_versions
+from dynamo_mlperf.job.weights import stage_weights
+from dynamo_mlperf.load.verdict import judge
+from dynamo_mlperf.process.signals import StopFlag
+from dynamo_mlperf.record import EventLog, Reason, Verdict, write_verdict
+from dynamo_mlperf.report.page import write_report
+from dynamo_mlperf.serving.supervisor import Supervisor
+from dynamo_mlperf.topology.plan import plan_as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dynamo_mlperf.process.allocation import Allocation
+    from dynamo_mlperf.process.machine import MachineFacts
+    from dynamo_mlperf.site import Site
+    from dynamo_mlperf.topology.plan import Plan
+    from dynamo_mlperf.topology.spec import Topology
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What to run, where, and where to record it.
+
+    Attributes:
+        topology_file: The file as submitted; copied into the run directory byte for byte.
+        topology: Its content.
+        plan: Its plan.
+        site: The site's settings.
+        base_dir: Relative paths in the file resolve against it.
+        run_dir: The run directory; must not exist yet.
+        run_id: The run's name.
+        allocation: Nodes and how to start on them.
+        progress: For people.
+    """
+
+    topology_file: Path
+    topology: Topology
+    plan: Plan
+    site: Site
+    base_dir: Path
+    run_dir: Path
+    run_id: str
+    allocation: Allocation
+    progress: Progress
+
+
+def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
+    """Run a job to its recorded verdict; whatever happens, everything is stopped and the run directory says so."""
+    stop = StopFlag()
+    stop.install()
+    job = _open(request, stop)
+    try:
+        verdict = _Run(job).until_verdict()
+        code = ExitCode.DONE if verdict.verdict == "VALID" else _code_of(verdict)
+    except DynamoMlperfError as problem:
+        job.events.add("error", what=str(problem))
+        verdict, code = _failed(job, problem), problem.exit_code
+    finally:
+        with _phase(job, "stop"):
+            job.supervisor.stop_all()
+    write_verdict(job.paths, verdict)
+    with _phase(job, "record"):
+        write_report(job.paths.root)
+    return verdict, code
+
+
+def _code_of(verdict: Verdict) -> ExitCode:
+    return ExitCode.INVALID if verdict.verdict == "INVALID" else ExitCode.FAILED
+
+
+def _open(request: JobRequest, stop: StopFlag) -> Job:
+    """Make the run directory; from here on everything is on record."""
+    paths = RunPaths(request.run_dir)
+    for directory in (paths.root, paths.logs):
+        directory.mkdir(parents=True)
+    shutil.copyfile(request.topology_file, paths.topology)
+    events = EventLog(paths)
+    events.add(
+        "job_begin", run=request.run_id, place=request.allocation.describe(), topology=str(request.topology_file)
+    )
+    _record_plan(paths, request.plan, request.allocation)
+    supervisor = Supervisor(request.allocation, paths, events, stop)
+    return Job(
+        request.topology,
+        request.plan,
+        request.site,
+        request.base_dir,
+        request.run_id,
+        new_nonce(),
+        paths,
+        request.allocation,
+        supervisor,
+        events,
+        request.progress,
+    )
+
+
+def _record_plan(paths: RunPaths, plan: Plan, allocation: Allocation) -> None:
+    binding = [{"position": node.position, "host": node.host, "address": node.address} for node in allocation.nodes]
+    write_json(paths.plan, {**plan_as_json(plan), "binding": binding})
+
+
+@contextlib.contextmanager
+def _phase(job: Job, name: str) -> Iterator[None]:
+    job.progress.phase(name)
+    job.events.add("phase_begin", phase=name)
+    try:
+        yield
+    finally:
+        job.events.add("phase_end", phase=name)
+
+
+class _Run:
+    """The phases up to the verdict."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def until_verdict(self) -> Verdict:
+        job = self._job
+        with _phase(job, "check"):
+            facts = check_nodes(job)
+            write_json(job.paths.versions, collect_versions(job.site.engine_python))
+        with _phase(job, "stage"):
+            model_dirs = stage_weights(job)
+        deployment = self._start(facts, model_dirs)
+        try:
+            return self._measure(deployment)
+        finally:
+            deployment.clean()
+
+    def _start(self, facts: dict[int, MachineFacts], model_dirs: dict[int, Path]) -> Deployment:
+        job = self._job
+        with _phase(job, "start"):
+            nodes = bind_nodes(job, facts)
+            job.allocation.bind(nodes)
+            _record_plan(job.paths, job.plan, job.allocation)
+            deployment = Deployment.of(job, nodes, choose_base_port(job, facts), model_dirs, facts)
+            deployment.start()
+        return deployment
+
+    def _measure(self, deployment: Deployment) -> Verdict:
+        job = self._job
+        workload = prepare_workload(job, deployment.endpoints.model)
+        with _phase(job, "ready"):
+            ids = deployment.wait_until_ready()
+        with _phase(job, "canary"):
+            canary = deployment.prove(ids, workload.bodies[0])
+            write_json(job.paths.evidence, {"canary": canary})
+        with _phase(job, "warmup"):
+            count = min(job.topology.timeouts.warmup_requests, len(workload.bodies))
+            warmed = deployment.warm_up(workload.bodies[:count])
+            write_json(job.paths.evidence, {"canary": canary, "warmup": warmed})
+        with _phase(job, "measure"):
+            transfer = measure(job, deployment, workload)
+        with _phase(job, "judge"):
+            return judge(job.paths.load, workload.settings, transfer, job.result_class, str(job.paths.root))
+
+
+def _failed(job: Job, problem: DynamoMlperfError) -> Verdict:
+    """The verdict of a run that did not measure: no figure, only why."""
+    check = "interrupted" if isinstance(problem, Stopped) else "run"
+    reason = Reason(check, "a measurement", problem.what, problem.action or "see events.jsonl and logs/")
+    measure_block = job.topology.measure
+    return Verdict(
+        "FAILED",
+        job.result_class,
+        measure_block.benchmark,
+        measure_block.scenario,
+        str(job.paths.root),
+        reasons=(reason,),
+        target_qps=measure_block.target_qps,
+    )

@@ -1,0 +1,175 @@
+"""Phase `measure`: requests prepared, LoadGen in a process of its own, the engines' counters around it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.benchmark.catalogue import Catalogue, load_catalogue, messages
+from dynamo_mlperf.benchmark.rules import benchmark
+from dynamo_mlperf.errors import ConfigError, MeasureError
+from dynamo_mlperf.files import write_json
+from dynamo_mlperf.load.bodies import chat_body
+from dynamo_mlperf.load.requests import write_requests
+from dynamo_mlperf.load.settings import LoadSettings, build_settings
+from dynamo_mlperf.load.spec import MeasureSpec
+from dynamo_mlperf.process.command import RUN_VARIABLE, Command, inherited_environment
+from dynamo_mlperf.process.machine import run_mark
+from dynamo_mlperf.serving.canary import differences, per_role, read_all_counters, settled_counters
+from dynamo_mlperf.serving.counters import transfer_evidence
+from dynamo_mlperf.serving.supervisor import Layer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynamo_mlperf.job.context import Job
+    from dynamo_mlperf.job.deployment import Deployment
+    from dynamo_mlperf.process.child import Child
+    from dynamo_mlperf.record import TransferEvidence
+    from dynamo_mlperf.serving.counters import Counts
+    from dynamo_mlperf.topology.spec import Topology
+
+QUERIES_PER_CLIENT_S = 200.0
+"""Requests per second that one client process is asked to carry."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The requests of a measurement, decided before the deployment is up.
+
+    Attributes:
+        settings: LoadGen's settings.
+        bodies: One request body per sample of the data set.
+    """
+
+    settings: LoadSettings
+    bodies: list[bytes]
+
+
+def read_data_set(topology: Topology, base_dir: Path) -> Catalogue:
+    """The data set that the file names.
+
+    Raises:
+        ConfigError: It names none, or there is none at that place.
+    """
+    directory = topology.resolve(base_dir).dataset
+    if directory is None:
+        raise ConfigError(
+            "the topology names no data set (measure.dataset)",
+            "write measure: {dataset: DIRECTORY}; `make assets` makes a small one in assets/",
+        )
+    return load_catalogue(directory)
+
+
+def decide_settings(topology: Topology, samples: int) -> LoadSettings:
+    """LoadGen's settings from the file's `measure:` and `reduced:`.
+
+    Raises:
+        ConfigError: The data set is smaller than the rules ask for.
+    """
+    wanted, reduced = topology.measure, topology.reduced
+    return build_settings(
+        benchmark(wanted.benchmark),
+        wanted.scenario,
+        wanted.target_qps,
+        samples,
+        reduction=reduced.reduction() if reduced else None,
+        request_timeout_s=topology.timeouts.request_s,
+    )
+
+
+def prepare_workload(job: Job, model: str) -> Workload:
+    """Read the data set and serialise every request, before anything is timed."""
+    catalogue = read_data_set(job.topology, job.base_dir)
+    rules = benchmark(job.topology.measure.benchmark)
+    settings = decide_settings(job.topology, len(catalogue))
+    bodies = [chat_body(model, messages(sample), rules.max_new_tokens) for sample in catalogue]
+    return Workload(settings, bodies)
+
+
+def measure(job: Job, deployment: Deployment, workload: Workload) -> TransferEvidence:
+    """Run LoadGen once and read the engines' counters before and after.
+
+    Raises:
+        MeasureError: LoadGen could not measure; says why.
+        ServingError: Something died meanwhile.
+    """
+    gate = deployment.gate
+    before = read_all_counters(gate)
+    _keep_metrics(job, "before", before)
+    _run_loadgen(job, _write_spec(job, deployment, workload))
+    requests = int(json.loads((job.paths.load / "client.json").read_text())["requests"])
+    after = settled_counters(gate, before, requests)
+    _keep_metrics(job, "after", after)
+    moved = differences(before, after)
+    evidence = transfer_evidence(job.topology.engine, per_role(gate, moved))
+    known = json.loads(job.paths.evidence.read_text()) if job.paths.evidence.exists() else {}
+    write_json(
+        job.paths.evidence,
+        {**known, "transfer": asdict(evidence), "workers": {name: dict(counts) for name, counts in moved.items()}},
+    )
+    return evidence
+
+
+def _keep_metrics(job: Job, when: str, pages: dict[str, tuple[str, Counts]]) -> None:
+    directory = job.paths.metrics / when
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, (text, _) in pages.items():
+        (directory / f"{name}.prom").write_text(text)
+
+
+def _write_spec(job: Job, deployment: Deployment, workload: Workload) -> Path:
+    requests_file = job.paths.root / "requests.bin"
+    write_requests(requests_file, workload.bodies)
+    plan = deployment.endpoints.plan
+    clients = max(1, min(8, round((workload.settings.target_qps or 0) / QUERIES_PER_CLIENT_S)))
+    spec = MeasureSpec(
+        settings=workload.settings,
+        requests=requests_file,
+        out_dir=job.paths.load,
+        frontends=tuple(deployment.endpoints.frontend(frontend) for frontend in plan.frontends),
+        client_workers=clients,
+        request_timeout_s=job.topology.timeouts.request_s,
+    )
+    path = job.paths.root / "measure.json"
+    write_json(path, spec.to_json())
+    return path
+
+
+def _run_loadgen(job: Job, spec: Path) -> None:
+    job.paths.load.mkdir(exist_ok=True)
+    environment = {**inherited_environment(), RUN_VARIABLE: run_mark(job.run_id), "PYTHONUNBUFFERED": "1"}
+    command = Command(
+        "loadgen",
+        (sys.executable, "-m", "dynamo_mlperf.load.loadgen_process", str(spec)),
+        environment,
+        job.paths.log_of("loadgen"),
+        node=job.plan.head_node,
+        cwd=job.paths.load,
+    )
+    child = job.supervisor.start(command, Layer.LOAD, may_end=True)
+    status = job.supervisor.wait_for(lambda: _look(job, child), float("inf"), lambda: "LoadGen never ends")
+    if status != 0:
+        tail = "\n".join(command.log.read_text(errors="replace").splitlines()[-3:])
+        raise MeasureError(f"LoadGen ended with status {status}: {tail}", f"read {command.log}")
+
+
+def _look(job: Job, child: Child) -> int | None:
+    path = job.paths.load / "progress.json"
+    if path.exists():
+        job.progress.say(progress_line(json.loads(path.read_text())))
+    return child.poll()
+
+
+def progress_line(seen: dict[str, Any]) -> str:
+    """One line for people from LoadGen's progress file."""
+    parts = [f"{seen['completed']} of {seen.get('expected_queries') or '?'} queries", f"{seen['in_flight']} in flight"]
+    if seen.get("p99_ms") is not None:
+        parts.append(f"p50 {seen['p50_ms']:.0f} ms, p99 {seen['p99_ms']:.0f} ms")
+    if seen.get("over_limit_allowed") is not None:
+        parts.append(f"{seen['over_limit']} over the limit of {max(0, seen['over_limit_allowed'])} allowed so far")
+    if seen.get("failed"):
+        parts.append(f"{seen['failed']} failed")
+    return f"{seen['t_s']:.0f} s: " + ", ".join(parts)

@@ -1,0 +1,57 @@
+"""What a node says of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+
+from dynamo_mlperf.process.command import RUN_VARIABLE, inherited_environment
+from dynamo_mlperf.process.machine import end_processes, facts_from_json, read_machine, run_mark
+
+
+def test_facts_survive_json(tmp_path: Path) -> None:
+    facts = read_machine(tmp_path / "not" / "yet" / "there")
+    assert facts_from_json(json.loads(json.dumps(facts.as_json()))) == facts
+    assert facts.addresses["lo"] == "127.0.0.1"
+    assert facts.disk_free_bytes > 0
+
+
+def test_a_listening_port_is_seen_with_its_holder(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        assert read_machine(tmp_path).listening[port] == os.getpid()
+    assert port not in read_machine(tmp_path).listening
+
+
+def test_leftovers_are_those_whose_controller_is_gone(tmp_path: Path) -> None:
+    dead = f"old-run@{socket.gethostname()}@{2**22 - 1}@1.00"
+    marks = {"dead": dead, "alive": run_mark("this-run"), "elsewhere": "run@another-host@1@1.00"}
+    children = {
+        name: subprocess.Popen(["sleep", "60"], env={**inherited_environment(), RUN_VARIABLE: mark})
+        for name, mark in marks.items()
+    }
+    try:
+        for _ in range(100):
+            leftovers = read_machine(tmp_path).leftovers
+            if children["dead"].pid in leftovers:
+                break
+            time.sleep(0.02)
+        assert leftovers.get(children["dead"].pid) == dead
+        assert children["alive"].pid not in leftovers
+        assert children["elsewhere"].pid not in leftovers
+        end_processes([children["dead"].pid, 2**22 - 2])
+        assert children["dead"].wait(5) == -9
+        assert children["alive"].poll() is None
+    finally:
+        for child in children.values():
+            child.kill()
+            child.wait(5)
+    assert psutil.pid_exists(children["dead"].pid) is False

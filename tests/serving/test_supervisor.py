@@ -1,0 +1,130 @@
+"""The supervisor with real processes: the first death is the cause, stopping goes in layers, signals end a wait."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dynamo_mlperf.errors import ExitCode, ServingError, SetupError, Stopped
+from dynamo_mlperf.files import RunPaths
+from dynamo_mlperf.process.allocation import LocalAllocation
+from dynamo_mlperf.process.command import Command, inherited_environment
+from dynamo_mlperf.process.signals import StopFlag
+from dynamo_mlperf.record import EventLog, read_events
+from dynamo_mlperf.serving.supervisor import Layer, Supervisor
+
+STUBBORN = "import signal, time\nsignal.signal(2, signal.SIG_IGN)\nsignal.signal(15, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)"
+
+
+class Bench:
+    """A supervisor over this machine, and a way to start scripts under it."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = RunPaths(root)
+        self.paths.logs.mkdir(parents=True)
+        self.flag = StopFlag()
+        self.supervisor = Supervisor(LocalAllocation(1), self.paths, EventLog(self.paths), self.flag)
+
+    def start(self, name: str, script: str, layer: Layer = Layer.WORKER, *, may_end: bool = False) -> None:
+        argv = (sys.executable, "-c", script)
+        command = Command(name, argv, inherited_environment(), self.paths.log_of(name))
+        self.supervisor.start(command, layer, may_end=may_end)
+
+    def tick_until_raised(self) -> None:
+        for _ in range(400):
+            self.supervisor.tick()
+            time.sleep(0.02)
+        raise AssertionError("nothing was raised")
+
+    def exits(self) -> dict[str, int]:
+        return {
+            event["process"]: event["status"] for event in read_events(self.paths) if event["event"] == "process_exited"
+        }
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "run")
+
+
+def test_a_death_names_process_node_signal_and_last_lines(bench: Bench) -> None:
+    bench.start(
+        "decode-0", "import os\nfor i in range(40): print('\\x1b[31mline', i, flush=True)\nos.kill(os.getpid(), 9)"
+    )
+    with pytest.raises(ServingError, match=r"decode-0 on node 0 \(localhost\) was killed by SIGKILL") as raised:
+        bench.tick_until_raised()
+    assert "line 39" in raised.value.what
+    assert "line 20\n" not in raised.value.what
+    assert "\x1b" not in raised.value.what
+    assert str(bench.paths.log_of("decode-0")) in raised.value.action
+    bench.supervisor.stop_all()
+
+
+def test_exit_zero_is_a_death_too(bench: Bench) -> None:
+    bench.start("prefill-0", "print('bye')")
+    with pytest.raises(ServingError, match=r"prefill-0 .* ended with status 0"):
+        bench.tick_until_raised()
+    bench.supervisor.stop_all()
+
+
+def test_of_deaths_seen_together_the_lowest_layer_is_the_cause(bench: Bench) -> None:
+    bench.start("frontend-0", "pass", Layer.FRONTEND)
+    bench.start("decode-0", "pass", Layer.WORKER)
+    bench.start("etcd", "import sys; sys.exit(3)", Layer.STORE)
+    time.sleep(0.5)
+    with pytest.raises(ServingError, match=r"etcd .* ended with status 3"):
+        bench.supervisor.tick()
+    bench.supervisor.stop_all()
+
+
+def test_stop_goes_down_the_layers_and_up_the_ladder(bench: Bench) -> None:
+    bench.start("etcd", "import time; time.sleep(600)", Layer.STORE)
+    bench.start("decode-0", STUBBORN, Layer.WORKER)
+    bench.start("frontend-0", "import time; time.sleep(600)", Layer.FRONTEND)
+    while "up" not in bench.paths.log_of("decode-0").read_text():
+        time.sleep(0.02)
+    bench.flag.times = 3  # in haste: the ladder does not wait out its patience
+    assert bench.supervisor.stop_all() == []
+    assert bench.exits()["decode-0"] == -signal.SIGKILL
+    assert set(bench.exits()) == {"etcd", "decode-0", "frontend-0"}
+
+
+def test_a_wait_has_a_deadline_that_says_what_was_missing(bench: Bench) -> None:
+    with pytest.raises(ServingError, match="2 of 3 workers"):
+        bench.supervisor.wait_for(lambda: None, 0.1, lambda: "2 of 3 workers")
+
+
+def test_a_signal_ends_a_wait(bench: Bench) -> None:
+    bench.flag.install()
+    try:
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Stopped, match="SIGTERM") as raised:
+            bench.supervisor.wait_for(lambda: None, 5, lambda: "late")
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+    assert raised.value.exit_code is ExitCode.TERMINATED
+
+
+def test_a_failed_task_says_what_its_log_says(bench: Bench) -> None:
+    command = Command(
+        "stage-0",
+        (sys.executable, "-c", "import sys; sys.exit('disk is full')"),
+        inherited_environment(),
+        bench.paths.log_of("stage-0"),
+    )
+    task = bench.supervisor.start(command, Layer.TASK, may_end=True)
+    with pytest.raises(SetupError, match=r"(?s)staging failed on node 0 \(localhost\).*disk is full"):
+        bench.supervisor.wait_tasks([task], 10, "staging", lambda _left: None)
+    bench.supervisor.stop_all()
+
+
+def test_commands_and_events_are_on_record(bench: Bench) -> None:
+    bench.start("decode-0", "pass", may_end=True)
+    bench.supervisor.stop_all()
+    assert '"process": "decode-0"' in bench.paths.commands.read_text()
+    assert [event["event"] for event in read_events(bench.paths)] == ["process_started", "process_exited"]
