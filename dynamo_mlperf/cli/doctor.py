@@ -28,7 +28,7 @@ def command(local_path: Path | None, site: str | None, *, here: bool, end_leftov
     if local_path is None:
         from dynamo_mlperf.site import load_site
 
-        local_path = load_site(site).local_path
+        local_path = Path(load_site(site).local_path)
     facts = read_machine(local_path)
     if end_leftovers:
         end_processes(facts.leftovers)

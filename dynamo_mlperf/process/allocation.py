@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dynamo_mlperf.process.child import Child, adopt_orphans, kill_descendants
@@ -98,9 +97,3 @@ class LocalAllocation:
     def describe(self) -> str:
         """For people: what and where."""
         return f"this machine, {len(self.nodes)} virtual node{'s' if len(self.nodes) != 1 else ''}"
-
-
-def default_local_path(environment: dict[str, str]) -> Path:
-    """Where weights are staged when no site file says otherwise: a cache directory of the user."""
-    cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "dynamo_mlperf"

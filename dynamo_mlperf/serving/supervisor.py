@@ -32,6 +32,8 @@ TERMINATE_S = {"load": 1.0, "frontend": 2.0, "worker": 3.0, "store": 1.0}
 """How long it may take after SIGTERM before SIGKILL."""
 KILL_S = 3.0
 """How long the kernel (or Slurm) may take to deliver SIGKILL before we say that something is left."""
+HASTE_S = 0.3
+"""How long each rung takes at most once a second stop request came."""
 TAIL_LINES = 15
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -162,10 +164,10 @@ class Supervisor:
             if not alive:
                 break
             self._allocation.send(alive, number)
-            deadline = time.monotonic() + patience_s
-            haste = self._stop.times
-            while any(child.poll() is None for child in alive) and time.monotonic() < deadline:
-                if self._stop.times > max(haste, 1):
+            began = time.monotonic()
+            while any(child.poll() is None for child in alive):
+                hurried = self._stop.times > 1 and number is not signal.SIGKILL
+                if time.monotonic() - began > (HASTE_S if hurried else patience_s):
                     break
                 time.sleep(POLL_S)
         # Engines leave children behind when they are killed, and sometimes when they are not.

@@ -1,0 +1,1 @@
+"""MLPerf Inference v6.1: rules, data sets and accuracy scoring of the benchmarks."""

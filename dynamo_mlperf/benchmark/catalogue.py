@@ -1,0 +1,205 @@
+"""Product catalogues: the data set of the Qwen3-VL benchmark, from disk to chat messages.
+
+On disk: `catalogue.jsonl`, one product a line with the field names of Shopify/product-catalogue, and the images
+that it names, as files below the same directory. Images go to the engine as they are: no resize, no
+re-encoding, as the benchmark's rules ask.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
+
+from dynamo_mlperf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CATALOGUE_FILE = "catalogue.jsonl"
+_MAKE_TINY = "dynamo-mlperf init --assets assets makes a small catalogue to start with"
+_TEXT_FIELDS = (
+    "product_title",
+    "product_description",
+    "product_image",
+    "ground_truth_category",
+    "ground_truth_brand",
+)
+
+_INSTRUCTION = """\
+Look at the photo, the title and the description of the product. Reply with one JSON object and nothing else. Keys:
+"category": the path of the product in a shop, levels joined by " > ", most general first;
+"brand": the name of the brand;
+"is_secondhand": true if the product is used, otherwise false."""
+
+# Start of the file by media type. WebP has its mark behind the length of its RIFF container.
+_SIGNATURES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF87a", "image/gif"),
+    (b"GIF89a", "image/gif"),
+    (b"BM", "image/bmp"),
+)
+
+
+def media_type(image: bytes) -> str | None:
+    """The media type that the first bytes of `image` prove, or None where no known format begins so."""
+    if image[:4] == b"RIFF" and image[8:12] == b"WEBP":
+        return "image/webp"
+    return next((kind for start, kind in _SIGNATURES if image.startswith(start)), None)
+
+
+@dataclass(frozen=True)
+class ProductSample:
+    """One product.
+
+    Attributes:
+        title: Title as the shop gives it.
+        description: Description as the shop gives it; may be empty.
+        category: True category path, levels joined by " > ".
+        brand: True brand; may be empty.
+        is_secondhand: True for a used product.
+        image_path: The image's file.
+        where: File and line that the sample comes from, for messages.
+    """
+
+    title: str
+    description: str
+    category: str
+    brand: str
+    is_secondhand: bool
+    image_path: Path
+    where: str
+
+    @property
+    def image_bytes(self) -> bytes:
+        """The image's file, byte for byte, read at each call.
+
+        Raises:
+            ConfigError: The file has gone or cannot be read.
+        """
+        try:
+            return self.image_path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{self.where}: image {self.image_path}: {error.strerror}", _MAKE_TINY) from error
+
+    @property
+    def image_media_type(self) -> str:
+        """The image's media type by its first bytes, whatever its name says.
+
+        Raises:
+            ConfigError: The file is of no known image format, or cannot be read.
+        """
+        return self._known_type(self.image_bytes)
+
+    def data_url(self) -> str:
+        """The image as a data URL of its exact bytes."""
+        image = self.image_bytes
+        return f"data:{self._known_type(image)};base64,{base64.b64encode(image).decode()}"
+
+    def _known_type(self, image: bytes) -> str:
+        kind = media_type(image)
+        if kind is None:
+            raise ConfigError(
+                f"{self.where}: image {self.image_path} begins with {image[:8].hex()}, which no known format does",
+                "name a PNG, JPEG, WebP, GIF or BMP file there",
+            )
+        return kind
+
+
+class Catalogue(Sequence[ProductSample]):
+    """The products of one catalogue in file order; sample N of a run is product N here."""
+
+    def __init__(self, samples: Sequence[ProductSample]) -> None:
+        self._samples = tuple(samples)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    @overload
+    def __getitem__(self, index: int) -> ProductSample: ...
+    @overload
+    def __getitem__(self, index: slice) -> Catalogue: ...
+    def __getitem__(self, index: int | slice) -> ProductSample | Catalogue:
+        if isinstance(index, slice):
+            return Catalogue(self._samples[index])
+        return self._samples[index]
+
+
+def load_catalogue(directory: Path) -> Catalogue:
+    """Read `catalogue.jsonl` of `directory`; images are checked to be there, and read later.
+
+    Raises:
+        ConfigError: No catalogue, no product in it, or a line that is not a product; names file and line.
+    """
+    path = directory / CATALOGUE_FILE
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 at byte {error.start}"
+        raise ConfigError(f"{path}: {reason}", _MAKE_TINY) from error
+    root = directory.resolve()
+    samples = [_sample(line, f"{path}:{number}", root) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not samples:
+        raise ConfigError(f"{path}: 0 products", _MAKE_TINY)
+    return Catalogue(samples)
+
+
+def _sample(line: str, where: str, root: Path) -> ProductSample:
+    try:
+        product = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where}: not JSON: {error.msg} at column {error.colno}", "repair this line") from error
+    if not isinstance(product, dict):
+        raise ConfigError(f"{where}: a {type(product).__name__} where a product object has to be", "repair this line")
+    for field in _TEXT_FIELDS:
+        if not isinstance(product.get(field), str):
+            raise ConfigError(f"{where}: {field} is {_shown(product, field)}", f"give {field} as a string")
+    secondhand = product.get("ground_truth_is_secondhand")
+    if not isinstance(secondhand, bool):
+        shown = _shown(product, "ground_truth_is_secondhand")
+        raise ConfigError(f"{where}: ground_truth_is_secondhand is {shown}", "give it as true or false")
+    return ProductSample(
+        title=product["product_title"],
+        description=product["product_description"],
+        category=product["ground_truth_category"],
+        brand=product["ground_truth_brand"],
+        is_secondhand=secondhand,
+        image_path=_image_path(product["product_image"], where, root),
+        where=where,
+    )
+
+
+def _shown(product: dict[str, Any], field: str) -> str:
+    return json.dumps(product[field]) if field in product else "missing"
+
+
+def _image_path(name: str, where: str, root: Path) -> Path:
+    """The image's real path, which has to lie below `root`, symbolic links resolved."""
+    path = (root / name).resolve()
+    if not path.is_relative_to(root):
+        raise ConfigError(
+            f"{where}: image {name} leads out of {root}", "put the image below the catalogue's own directory"
+        )
+    if not path.is_file():
+        raise ConfigError(f"{where}: no image file {path}", "restore that file, or remove this line")
+    return path
+
+
+def messages(sample: ProductSample) -> list[dict[str, Any]]:
+    """Chat messages for one product in the OpenAI form: the image first, then the texts and what to answer.
+
+    The answer asked for is the benchmark's: a JSON object with category path, brand and second-hand flag.
+    """
+    text = f"{_INSTRUCTION}\n\ntitle: {sample.title}\ndescription: {sample.description}"
+    return [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": sample.data_url()}},
+                {"type": "text", "text": text},
+            ],
+        }
+    ]

@@ -1,0 +1,176 @@
+"""The client's own account of a test: every query with its times, and the running figures for `progress.json`.
+
+Times are CLOCK_MONOTONIC nanoseconds inside and milliseconds since the first issue in the files.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.load.channel import Event
+    from dynamo_mlperf.load.settings import LoadSettings
+
+QUERIES_HEADER = "order,sample,issued_ms,first_token_ms,completed_ms,output_tokens,prompt_tokens,error"
+_NS_PER_MS = 1e6
+_BIN = math.log(1.01)
+_LOWEST_MS = 0.01
+
+
+class Histogram:
+    """Counts of milliseconds in bins one percent wide; good for a progress display, not for a verdict."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._total = 0
+
+    def add(self, value_ms: float) -> None:
+        """Count one value."""
+        key = int(math.log(max(value_ms, _LOWEST_MS) / _LOWEST_MS) / _BIN)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        self._total += 1
+
+    def percentile(self, share: float) -> float | None:
+        """The value below which `share` of all lie, within a percent; None while there are none."""
+        left = self._total * share
+        for key in sorted(self._counts):
+            left -= self._counts[key]
+            if left <= 0:
+                return round(_LOWEST_MS * math.exp((key + 0.5) * _BIN), 3)
+        return None
+
+
+class Account:
+    """Books every query. `issue` is called by LoadGen's thread, all else by the thread that reads events."""
+
+    def __init__(self, settings: LoadSettings) -> None:
+        self.settings = settings
+        self.ids = array("Q")
+        self.samples = array("I")
+        self.issued_ns = array("q")
+        self.completed = 0
+        self.causes: dict[int, str] = {}
+        self.peak_in_flight = 0
+        self._sent_ns = array("q")
+        self._first_ns = array("q")
+        self._done_ns = array("q")
+        self._prompt = array("I")
+        self._output = array("I")
+        self._oldest = 0
+        self._over = {"end_to_end": 0, "ttft": 0, "tpot": 0}
+        self._latency = Histogram()
+        self._ttft = Histogram()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def in_flight(self) -> int:
+        """Queries issued and not ended."""
+        return len(self.ids) - self.completed
+
+    def issue(self, query_id: int, sample: int, now_ns: int) -> int:
+        """Book a query and return its order; `now_ns` 0 = it waits for its turn (`sent_to_worker`)."""
+        for column in (self._sent_ns, self._first_ns, self._done_ns, self._prompt, self._output):
+            column.append(0)
+        self.samples.append(sample)
+        self.issued_ns.append(now_ns)
+        self.ids.append(query_id)
+        return len(self.ids) - 1
+
+    def sent_to_worker(self, order: int, now_ns: int) -> None:
+        """The query leaves the client's own queue (Offline): its time starts here."""
+        self.issued_ns[order] = now_ns
+
+    def end(self, event: Event, cause: str = "") -> None:
+        """Book the end of a query; `cause` says why it failed."""
+        order = event.order
+        self._sent_ns[order] = event.sent_ns
+        self._first_ns[order] = event.first_ns
+        self._done_ns[order] = event.done_ns
+        self._prompt[order] = event.prompt_tokens
+        self._output[order] = event.output_tokens
+        self.completed += 1
+        if cause:
+            self.causes[order] = cause
+        else:
+            self._count(event)
+
+    def _count(self, event: Event) -> None:
+        issued_ns = self.issued_ns[event.order]
+        values = {
+            "end_to_end": (event.done_ns - issued_ns) / _NS_PER_MS,
+            "ttft": (event.first_ns - issued_ns) / _NS_PER_MS,
+            "tpot": (event.done_ns - event.first_ns) / _NS_PER_MS / max(event.output_tokens - 1, 1),
+        }
+        self._latency.add(values["end_to_end"])
+        self._ttft.add(values["ttft"])
+        for name, limit in self.settings.limits_ms.items():
+            self._over[name] += values[name] > limit
+
+    def oldest_waiting_ns(self) -> int | None:
+        """Issue time of the oldest query without an end; None when there is none on its way."""
+        while self._oldest < len(self.ids) and self._done_ns[self._oldest]:
+            self._oldest += 1
+        if self._oldest == len(self.ids):
+            return None
+        return self.issued_ns[self._oldest] or None
+
+    def progress(self, started_ns: int, now_ns: int, expected: int) -> dict[str, Any]:
+        """The running figures; latencies in milliseconds, `over_limit` of the constraint that is worst off."""
+        limits = self.settings.limits_ms
+        return {
+            "t_s": round((now_ns - started_ns) / 1e9, 3),
+            "issued": len(self.ids),
+            "completed": self.completed,
+            "failed": len(self.causes),
+            "in_flight": self.in_flight,
+            "p50_ms": self._latency.percentile(0.5),
+            "p99_ms": self._latency.percentile(0.99),
+            "ttft_p50_ms": self._ttft.percentile(0.5),
+            "over_limit": max((self._over[name] for name in limits), default=0),
+            "over_limit_allowed": allowed_over_limit(expected, self.settings.percentile) if limits else None,
+            "expected_queries": expected,
+            "min_duration_s": self.settings.min_duration_ms / 1000,
+        }
+
+    def queries_csv(self) -> str:
+        """All queries as CSV, in the order of their issue; an empty time is one that never was."""
+        origin = min((value for value in self.issued_ns if value), default=0)
+
+        def since(value_ns: int) -> str:
+            return f"{(value_ns - origin) / _NS_PER_MS:.3f}" if value_ns else ""
+
+        lines = [QUERIES_HEADER]
+        for order, sample in enumerate(self.samples):
+            times = f"{since(self.issued_ns[order])},{since(self._first_ns[order])},{since(self._done_ns[order])}"
+            tokens = f"{self._output[order]},{self._prompt[order]}"
+            lines.append(f"{order},{sample},{times},{tokens},{_quoted(self.causes.get(order, ''))}")
+        return "\n".join(lines) + "\n"
+
+    def issue_delay_ms(self) -> dict[str, float | None]:
+        """Milliseconds from the issue to the request handed to its socket: p50, p99, max; null without any."""
+        sent = np.frombuffer(self._sent_ns, dtype=np.int64) if self._sent_ns else np.zeros(0, dtype=np.int64)
+        issued = np.frombuffer(self.issued_ns, dtype=np.int64) if self.issued_ns else sent
+        delays = (sent - issued)[sent > 0] / _NS_PER_MS
+        if not delays.size:
+            return {"p50": None, "p99": None, "max": None}
+        p50, p99, most = np.percentile(delays, [50, 99, 100])
+        return {"p50": round(float(p50), 4), "p99": round(float(p99), 4), "max": round(float(most), 4)}
+
+    def failures(self) -> list[dict[str, Any]]:
+        """Every failed query by sample and order, with its cause."""
+        return [
+            {"sample": self.samples[order], "order": order, "cause": cause}
+            for order, cause in sorted(self.causes.items())
+        ]
+
+
+def _quoted(text: str) -> str:
+    return '"' + " ".join(text.replace('"', "'").split()) + '"' if text else ""

@@ -1,0 +1,206 @@
+"""The checks of a verdict; each gives the reasons why a run is not VALID, none when it is met."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynamo_mlperf.benchmark.early_stopping import minimum_queries
+from dynamo_mlperf.load.health import client_limit
+from dynamo_mlperf.load.user_conf import expected_effective
+from dynamo_mlperf.record import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dynamo_mlperf.load.logs import LoadgenLog
+    from dynamo_mlperf.load.queries import Queries
+    from dynamo_mlperf.load.settings import LoadSettings
+    from dynamo_mlperf.record import ConstraintLatency, TransferEvidence
+
+NAMED = 10
+"""Failed requests that a reason names; `client.json` has all of them."""
+
+_LOG_PRECISION = 1e-5
+"""LoadGen logs numbers with six digits."""
+
+_COMPLIANCE_KEYS = ("effective_accuracy_log_", "effective_performance_issue_")
+"""What an `audit.config` may change."""
+
+
+def loadgen_result(log: LoadgenLog, settings: LoadSettings) -> list[Reason]:
+    """LoadGen's own result and its error entries, which do not change that result."""
+    reasons = []
+    if settings.mode == "performance" and log.validity != "VALID":
+        said = str(log.values.get("result_invalid_reason") or "early stopping").strip()
+        reasons.append(Reason("LoadGen's result", "VALID", f"{log.validity} ({said})", "see mlperf_log_summary.txt"))
+    if log.error_count:
+        first = log.errors[0] if log.errors else "not in the detail log"
+        reasons.append(
+            Reason(
+                "error entries in LoadGen's log",
+                "0",
+                f"{log.error_count}, the first: {first}",
+                "LoadGen calls such a run VALID all the same: mend the cause in mlperf_log_detail.txt",
+            )
+        )
+    return reasons
+
+
+def settings_in_force(log: LoadgenLog, settings: LoadSettings, *, compliance: bool) -> list[Reason]:
+    """Every requested setting against the one that LoadGen logs, seeds included."""
+    reasons = []
+    for key, wanted in expected_effective(settings).items():
+        if compliance and key.startswith(_COMPLIANCE_KEYS):
+            continue
+        got = log.values.get(key)
+        if not _same(wanted, got):
+            action = "the line in user.conf had no effect, or this LoadGen is of another round: see user.conf"
+            shown = "nothing" if got is None else str(got)
+            reasons.append(Reason(f"setting {key}", str(wanted), shown, action))
+    return reasons
+
+
+def _same(wanted: object, got: object) -> bool:
+    if isinstance(wanted, float) and isinstance(got, int | float):
+        return math.isclose(wanted, got, rel_tol=_LOG_PRECISION)
+    return type(wanted) is type(got) and wanted == got
+
+
+def audit_config(log: LoadgenLog, *, compliance: bool) -> list[Reason]:
+    """An `audit.config` is picked up when, and only when, this is a compliance run."""
+    if log.audit_config_applied == compliance:
+        return []
+    if compliance:
+        return [Reason("audit.config", "picked up by LoadGen", "not picked up", "put it into the working directory")]
+    return [Reason("audit.config", "none", "one was applied", "remove it from the working directory, and run again")]
+
+
+def duration(queries: Queries, settings: LoadSettings) -> list[Reason]:
+    """The run is long enough by our own clock."""
+    wanted_s, got_s = settings.min_duration_ms / 1000, queries.duration_s
+    if settings.mode == "accuracy" or got_s >= wanted_s:
+        return []
+    action = "raise target_qps: LoadGen plans an Offline run by it" if settings.scenario == "Offline" else "run again"
+    return [Reason("duration", f"{wanted_s:g} s or more", f"{got_s:.3f} s", action)]
+
+
+def counts(queries: Queries, log: LoadgenLog, client: Mapping[str, Any], settings: LoadSettings) -> list[Reason]:
+    """Queries: enough, none lost between LoadGen and our client, and every sample equally often."""
+    reasons = []
+    number = len(queries)
+    least = settings.accuracy_sample_count if settings.mode == "accuracy" else settings.min_query_count
+    if number < least:
+        reasons.append(Reason("queries", f"{least} or more", str(number), "run for longer or at a higher target_qps"))
+    planned = int(log.values.get("generated_query_count", 0)) * int(log.values.get("generated_samples_per_query", 0))
+    if not planned == number == client["requests"]:
+        got = f"{number} in queries.csv, {client['requests']} in client.json"
+        reasons.append(Reason("queries that LoadGen issued", str(planned), got, "run the measurement again"))
+    samples = settings.accuracy_sample_count if settings.mode == "accuracy" else settings.performance_sample_count
+    if settings.sample_concatenate_permutation and number:
+        times = np.bincount(queries.samples, minlength=samples)
+        if len(times) > samples or np.count_nonzero(times) != samples or np.ptp(times):
+            got = f"{np.count_nonzero(times)} samples, each {times.min()} to {times.max()} times"
+            reasons.append(Reason("equal issue", f"{samples} samples, equally often", got, "check the data set"))
+    return reasons
+
+
+def failures(queries: Queries) -> list[Reason]:
+    """No request failed, and every answer has a token."""
+    failed = [index for index, error in enumerate(queries.errors) if error]
+    reasons = []
+    if failed:
+        named = "; ".join(f"sample {queries.samples[index]}: {queries.errors[index]}" for index in failed[:NAMED])
+        more = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
+        got = f"{len(failed)} of {len(queries)} ({named}{more})"
+        reasons.append(Reason("failed requests", "0", got, "client.json names every one; see the workers' logs"))
+    empty = np.flatnonzero(queries.succeeded & (queries.output_tokens < 1))
+    if empty.size:
+        got = f"{empty.size} without, the first of sample {queries.samples[empty[0]]}"
+        reasons.append(Reason("answers with a token", "all", got, "look at the model's answers"))
+    return reasons
+
+
+def early_stopping(name: str, latency: ConstraintLatency, number: int) -> list[Reason]:
+    """Enough queries, and few enough over the limit, for the judged percentile with confidence 0.99."""
+    percent = f"p{latency.percentile * 100:g}"
+    if latency.over_limit_allowed < 0:
+        need = minimum_queries(0, latency.percentile)
+        return [
+            Reason(
+                f"too few queries for {percent}",
+                f"{need} with none over",
+                str(number),
+                "run for longer, at a higher target_qps, or lower the percentile in reduced:",
+            )
+        ]
+    if latency.over_limit <= latency.over_limit_allowed:
+        return []
+    seen = f", {percent} {latency.at_percentile:.1f} ms" if not math.isnan(latency.at_percentile) else ""
+    stopped = "" if latency.early_stopping is None else f", early-stopping {percent} {latency.early_stopping:.1f} ms"
+    return [
+        Reason(
+            f"{name} within {latency.limit:g} ms",
+            f"at most {latency.over_limit_allowed} of {number} over",
+            f"{latency.over_limit} over{seen}{stopped}",
+            "lower target_qps, or give the role that limits it more GPUs",
+        )
+    ]
+
+
+def client_health(client: Mapping[str, Any], settings: LoadSettings) -> list[Reason]:
+    """The client did not limit the run."""
+    text = client_limit(client, settings) or client["client_limited"]
+    if not text:
+        return []
+    got, _, remedy = str(text).partition(": ")
+    return [Reason("client-limited", "a client faster than the system under test", got, remedy)]
+
+
+def transfers(evidence: TransferEvidence | None, number: int, result_class: str) -> list[Reason]:
+    """A disaggregated run proves by the engines' counters that every prompt was prefilled remotely."""
+    if evidence is None or not evidence.disaggregated:
+        return []
+    if evidence.proof == "none":
+        return [Reason("proof of disaggregation", "engine counters", "none", "use an engine that counts KV transfers")]
+    if evidence.proof == "routing only":
+        return _routing(evidence, number, result_class)
+    found = (
+        ("prompts prefilled remotely", f"{number} of {number}", evidence.remote_prefills, number),
+        ("prompt tokens that decode workers computed", "0", evidence.local_tokens, 0),
+        ("prompt tokens that came by KV transfer", str(evidence.prompt_tokens), evidence.external_tokens, None),
+        ("failed KV transfers", "0", evidence.failed_transfers, 0),
+    )
+    reasons = []
+    for check, wanted, got, exact in found:
+        if got != (evidence.prompt_tokens if exact is None else exact):
+            action = "check the decode workers' KV transfer settings and the way to the prefill workers"
+            reasons.append(Reason(check, wanted, f"{got} of {number}" if exact == number else str(got), action))
+    if number and evidence.prompt_tokens < number:
+        action = "the counters saw no load: check that they are those of this run's workers"
+        reasons.append(
+            Reason(
+                "prompt tokens that decode workers took in", f"{number} or more", str(evidence.prompt_tokens), action
+            )
+        )
+    return reasons
+
+
+def _routing(evidence: TransferEvidence, number: int, result_class: str) -> list[Reason]:
+    reasons = []
+    if evidence.prefill_requests < number:
+        got = f"{evidence.prefill_requests} of {number}"
+        reasons.append(Reason("prompts prefilled remotely", f"{number} of {number}", got, "check the prefill workers"))
+    if result_class != "rehearsal":
+        action = "simulated engines prove routing only: the result's class is rehearsal"
+        reasons.append(Reason("proof of disaggregation", "engine counters", "requests per role only", action))
+    return reasons
+
+
+def claimed_class(settings: LoadSettings, result_class: str) -> list[Reason]:
+    """A reduced run does not call itself official."""
+    if settings.reduced and result_class == "official":
+        return [Reason("class of the result", "reduced", "official", "take the reduced: block out for official runs")]
+    return []

@@ -1,0 +1,283 @@
+"""One LoadGen test in a fresh process: `python -m dynamo_mlperf.load.loadgen_process SPEC.json`.
+
+The only module that imports `mlperf_loadgen`. LoadGen keeps configuration for the life of a process and logs an error
+at a second one, so each test gets its own. This process does nothing but issue and complete: HTTP lives in the client
+processes, LoadGen runs in a thread, and the main thread reads events and answers signals.
+
+Exit status: 0 measured (whatever the validity), 4 could not measure (one line on stderr), 130 and 143 stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from array import array
+from pathlib import Path
+from typing import Any
+
+import mlperf_loadgen as loadgen
+
+from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, MeasureError
+from dynamo_mlperf.files import write_atomic, write_json
+from dynamo_mlperf.load.account import Account
+from dynamo_mlperf.load.channel import Event, Kind
+from dynamo_mlperf.load.health import client_limit
+from dynamo_mlperf.load.logs import DETAIL, generated_queries
+from dynamo_mlperf.load.requests import RequestsFile
+from dynamo_mlperf.load.spec import MeasureSpec, read_spec
+from dynamo_mlperf.load.user_conf import expected_queries, parse_user_conf, user_conf
+from dynamo_mlperf.load.workers import Worker, Workers
+from dynamo_mlperf.process.signals import StopFlag
+
+AUDIT_CONFIG = "audit.config"
+_EMBEDDED_THEN_USER_CONF = 1
+_POLL_S = 0.2
+_PROGRESS_NS = 1_000_000_000
+_STUCK_GRACE_NS = 30_000_000_000
+"""A client process that has not failed a request this long after its deadline is stuck."""
+
+
+class Test:
+    """One test: the SUT and QSL of LoadGen on one side, the client processes on the other."""
+
+    def __init__(self, spec: MeasureSpec, workers: Workers, stop: StopFlag) -> None:
+        self._spec = spec
+        self._settings = spec.settings
+        self._workers = workers
+        self._stop = stop
+        self._account = Account(spec.settings)
+        self._offline = spec.settings.loadgen_scenario == "Offline"
+        self._next = 0  # Offline: the first query that still waits for its turn
+        self._nothing = array("B", bytes(8))
+        self._started_ns = 0
+        self._progress_ns = 0
+        self._expected = 0
+        self._finished = threading.Event()
+        self._problem = ""
+
+    # -- LoadGen's thread --
+
+    def _run_loadgen(self) -> None:
+        try:
+            self._start_test()
+        except (RuntimeError, MeasureError, OSError, ValueError) as error:
+            self._problem = f"LoadGen did not run: {error}"
+        self._finished.set()
+        self._workers.wake()
+
+    def _start_test(self) -> None:
+        settings, spec = self._settings, self._spec
+        conf = spec.out_dir / "user.conf"
+        test = loadgen.TestSettings()
+        status = test.FromConfig(str(conf), settings.loadgen_model, settings.loadgen_scenario, _EMBEDDED_THEN_USER_CONF)
+        if status:
+            raise MeasureError(f"LoadGen refused {conf} with status {status}")
+        test.scenario = getattr(loadgen.TestScenario, settings.loadgen_scenario)
+        accuracy = settings.mode == "accuracy"
+        test.mode = loadgen.TestMode.AccuracyOnly if accuracy else loadgen.TestMode.PerformanceOnly
+        log = loadgen.LogSettings()
+        log.enable_trace = False
+        log.log_output.outdir = str(spec.out_dir)
+        log.log_output.copy_summary_to_stdout = False
+        samples = min(settings.performance_sample_count, settings.dataset_samples)
+        sut = loadgen.ConstructSUT(self._issue_offline if self._offline else self._issue, _nothing_to_flush)
+        qsl = loadgen.ConstructQSL(settings.dataset_samples, samples, _nothing_to_load, _nothing_to_load)
+        loadgen.StartTestWithLogSettings(sut, qsl, test, log, AUDIT_CONFIG)
+        loadgen.DestroyQSL(qsl)
+        loadgen.DestroySUT(sut)
+
+    def _issue(self, queries: list[Any]) -> None:
+        now_ns = time.monotonic_ns()
+        for query in queries:
+            order = self._account.issue(query.id, query.index, now_ns)
+            self._workers.least_loaded().dispatch(order, query.index, now_ns)
+
+    def _issue_offline(self, queries: list[Any]) -> None:
+        for query in queries:
+            self._account.issue(query.id, query.index, 0)
+        self._workers.wake()
+
+    # -- the main thread --
+
+    def run(self) -> None:
+        """Run the test to its end.
+
+        Raises:
+            MeasureError: LoadGen or a client process did not do its part.
+            Stopped: A signal came.
+        """
+        self._started_ns = time.monotonic_ns()
+        self._expected = expected_queries(self._settings)
+        threading.Thread(target=self._run_loadgen, name="loadgen", daemon=True).start()
+        while not self._finished.is_set():
+            self._stop.check()
+            self._complete(list(self._workers.events(_POLL_S)))
+            if self._offline:
+                self._feed_offline()
+            self._tick()
+        if self._problem:
+            raise MeasureError(self._problem)
+
+    def _feed_offline(self) -> None:
+        account = self._account
+        while self._next < len(account):
+            worker = self._workers.least_loaded()
+            if worker.in_flight >= self._settings.max_in_flight:
+                return
+            now_ns = time.monotonic_ns()
+            account.sent_to_worker(self._next, now_ns)
+            worker.dispatch(self._next, account.samples[self._next], now_ns)
+            self._next += 1
+
+    def _complete(self, batch: list[tuple[Worker, Event]]) -> None:
+        ids = self._account.ids
+        self._account.peak_in_flight = max(self._account.peak_in_flight, self._account.in_flight)
+        nothing = self._nothing.buffer_info()[0]
+        firsts = [loadgen.QuerySampleResponse(ids[event.order], nothing, 1) for _, event in batch if _is_first(event)]
+        if firsts:
+            loadgen.FirstTokenComplete(firsts)
+        answers, alive = [], []
+        for worker, event in batch:
+            if event.kind not in (Kind.DONE, Kind.FAILED):
+                continue
+            failed = event.kind == Kind.FAILED
+            worker.ended += 1
+            self._account.end(event, event.tail.decode("utf-8", "replace") if failed else "")
+            text = array("B", b"" if failed else event.tail)
+            alive.append(text)  # LoadGen reads the buffer during the call below
+            at = text.buffer_info()[0] if text else nothing
+            answers.append(loadgen.QuerySampleResponse(ids[event.order], at, len(text), event.output_tokens))
+        if answers:
+            loadgen.QuerySamplesComplete(answers)
+
+    def _tick(self) -> None:
+        now_ns = time.monotonic_ns()
+        if now_ns - self._progress_ns < _PROGRESS_NS:
+            return
+        self._progress_ns = now_ns
+        self._expected = generated_queries(self._spec.out_dir / DETAIL) or self._expected
+        self._write_progress(now_ns)
+        oldest_ns = self._account.oldest_waiting_ns()
+        if oldest_ns is not None and now_ns - oldest_ns > self._spec.timeout_s * 1e9 + _STUCK_GRACE_NS:
+            raise MeasureError(
+                f"a client process neither answered nor failed a request {(now_ns - oldest_ns) / 1e9:.0f} s after its "
+                f"issue, {self._spec.timeout_s:g} s being its deadline",
+                "look at client_worker_*.log, and for a machine that was suspended",
+            )
+
+    def _write_progress(self, now_ns: int) -> None:
+        progress = self._account.progress(self._started_ns, now_ns, self._expected)
+        write_json(self._spec.out_dir / "progress.json", progress)
+
+    def write(self, ready: list[Event]) -> None:
+        """End the client processes, then write `queries.csv` and, last, `client.json`."""
+        now_ns = time.monotonic_ns()
+        wall_s = (now_ns - self._started_ns) / 1e9
+        accounts = {name: json.loads(tail) for name, tail in self._workers.finish().items()}
+        account, settings = self._account, self._settings
+        self._expected = generated_queries(self._spec.out_dir / DETAIL) or self._expected
+        self._write_progress(now_ns)
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        own = {"name": "loadgen", "role": "loadgen", "cpu_s": round(usage.ru_utime + usage.ru_stime, 3)}
+        http = [{"name": name, "role": "http", "cpu_s": entry["cpu_s"]} for name, entry in accounts.items()]
+        client: dict[str, Any] = {
+            "requests": len(account),
+            "failed": account.failures(),
+            "issue_delay_ms": account.issue_delay_ms(),
+            "processes": [own, *http],
+            "max_in_flight": account.peak_in_flight,
+            "in_flight_bound": settings.max_in_flight * self._spec.client_workers if self._offline else None,
+            "warm_connections": sum(event.order for event in ready),
+            "connections_opened": sum(entry["connections_opened"] for entry in accounts.values()),
+            "retried_connections": sum(entry["retried_connections"] for entry in accounts.values()),
+            "wall_s": round(wall_s, 3),
+        }
+        client["client_limited"] = client_limit(client, settings)
+        write_atomic(self._spec.out_dir / "queries.csv", account.queries_csv())
+        write_json(self._spec.out_dir / "client.json", client)
+
+
+def _is_first(event: Event) -> bool:
+    return event.kind == Kind.FIRST
+
+
+def _nothing_to_flush() -> None:
+    """LoadGen's flush: every query has been sent when its issue returns."""
+
+
+def _nothing_to_load(_indices: list[int]) -> None:
+    """LoadGen's load and unload: the bodies are mapped by the client processes."""
+
+
+def prepare(spec: MeasureSpec) -> None:
+    """Check that this can be a clean test, and write `user.conf`.
+
+    Raises:
+        MeasureError: An `audit.config` that is not wanted (or is wanted and missing), or an `out_dir` with logs.
+        ConfigError: The requests file is unreadable, or `user.conf` would not take effect.
+    """
+    audit = Path(AUDIT_CONFIG).resolve()
+    if audit.exists() and not spec.audit_config:
+        raise MeasureError(
+            f"{audit} would change the settings of this run", "remove it, or start the run in another directory"
+        )
+    if spec.audit_config and not audit.exists():
+        raise MeasureError(f"{audit} is missing, and this compliance run needs it", "put the audit file there")
+    spec.out_dir.mkdir(parents=True, exist_ok=True)
+    left = sorted([*spec.out_dir.glob("mlperf_log_*"), *spec.out_dir.glob("queries.csv")])
+    if left:
+        raise MeasureError(f"{spec.out_dir} already holds {left[0].name} of another test", "name an empty out_dir")
+    samples = len(RequestsFile(spec.requests))
+    if samples != spec.settings.dataset_samples:
+        raise MeasureError(
+            f"{spec.requests} holds {samples} requests, the settings say {spec.settings.dataset_samples}",
+            "build the settings from the data set that the requests were made of",
+        )
+    text = user_conf(spec.settings)
+    parse_user_conf(text, spec.settings)
+    write_atomic(spec.out_dir / "user.conf", text)
+
+
+def measure(spec_path: Path, stop: StopFlag) -> None:
+    """Run the test that the spec describes.
+
+    Raises:
+        DynamoMlperfError: It was stopped or could not be measured.
+    """
+    spec = read_spec(spec_path)
+    prepare(spec)
+    workers = Workers(spec_path.resolve(), spec.out_dir, spec.client_workers)
+    try:
+        ready = workers.connect(stop.check)
+        test = Test(spec, workers, stop)
+        test.run()
+        test.write(ready)
+    finally:
+        workers.kill()
+
+
+def main(arguments: list[str]) -> int:
+    """Run one test; the exit status says whether it was measured."""
+    stop = StopFlag()
+    stop.install()
+    if len(arguments) != 1:
+        print("usage: python -m dynamo_mlperf.load.loadgen_process SPEC.json", file=sys.stderr)  # noqa: T201
+        return ExitCode.USAGE
+    try:
+        measure(Path(arguments[0]), stop)
+    except DynamoMlperfError as error:
+        print(str(error).replace("\n  Try: ", "; try: "), file=sys.stderr)  # noqa: T201 - the one line
+        stopped = error.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+        return error.exit_code if stopped else ExitCode.FAILED
+    return ExitCode.DONE
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # LoadGen's thread cannot be interrupted, and must not outlive a test that was stopped

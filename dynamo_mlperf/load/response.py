@@ -1,0 +1,304 @@
+"""One streamed chat completion as bytes come in: HTTP/1.1 framing, then server-sent events.
+
+Nothing is kept but what a verdict needs: when the first token came, an error, the usage, the end. Once the first
+token is there, a chunk costs a few substring searches; no object is made per token.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Any
+
+_HEAD_LIMIT_BYTES = 65_536
+_SAMPLE_BYTES = 300
+"""How much of an unexpected answer a failure's cause quotes."""
+
+_HTTP_OK = 200
+_HEX_DIGITS = b"0123456789abcdefABCDEF"
+
+
+class _Part(Enum):
+    HEAD = "head"
+    CHUNK_SIZE = "chunk size"
+    CHUNK = "chunk"
+    CHUNK_END = "chunk end"
+    TRAILER = "trailer"
+    LENGTH = "body of known length"
+    UNTIL_CLOSE = "body until the connection closes"
+    ENDED = "end"
+
+
+class Response:
+    """Reads one response; feed it bytes until `done`, then until `ended` to use the connection again.
+
+    Attributes:
+        status: HTTP status; 0 before the head is there.
+        received_bytes: Bytes that came in.
+        first_ns: When the first chunk with a token came; 0 before.
+        prompt_tokens: From usage.
+        output_tokens: From usage.
+        error: Why the request has failed; empty while it has not.
+        done: Whether the outcome is known: `[DONE]`, an error, or the end of the body.
+        ended: Whether the HTTP message is complete.
+        keep_alive: Whether the connection may be used again.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_error_event",
+        "_finish_ns",
+        "_keep_text",
+        "_left",
+        "_line",
+        "_part",
+        "_sample",
+        "_streamed",
+        "_text",
+        "_usage",
+        "done",
+        "ended",
+        "error",
+        "first_ns",
+        "keep_alive",
+        "output_tokens",
+        "prompt_tokens",
+        "received_bytes",
+        "status",
+    )
+
+    def __init__(self, *, keep_text: bool = False) -> None:
+        self.status = 0
+        self.received_bytes = 0
+        self.first_ns = 0
+        self.prompt_tokens = 0
+        self.output_tokens = 0
+        self.error = ""
+        self.done = False
+        self.ended = False
+        self.keep_alive = True
+        self._part = _Part.HEAD
+        self._buffer = b""
+        self._left = 0
+        self._line = b""
+        self._sample = b""
+        self._finish_ns = 0
+        self._streamed = False
+        self._usage = False
+        self._error_event = False
+        self._keep_text = keep_text
+        self._text: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """The generated text, where it is kept."""
+        return "".join(self._text)
+
+    def feed(self, data: bytes, now_ns: int) -> None:
+        """Take in `data`, received at `now_ns`."""
+        self.received_bytes += len(data)
+        buffer = self._buffer + data if self._buffer else data
+        at = 0
+        while at < len(buffer):
+            after = self._step(buffer, at, now_ns)
+            if after < 0:
+                break
+            at = after
+        self._buffer = buffer[at:]
+
+    def connection_closed(self, now_ns: int, why: str = "") -> None:
+        """The connection has ended; `done` is set, with an error unless that was the proper end."""
+        self.keep_alive = False
+        if self._part is _Part.UNTIL_CLOSE:
+            self._end_body(now_ns)
+        elif not self.done:
+            what = f"connection lost after {self.received_bytes} bytes of the answer, in the {self._part.value}"
+            self._fail(f"{what}: {why}" if why else what)
+
+    # -- HTTP framing: each step returns the position after what it has used, or -1 to wait for more --
+
+    def _step(self, buffer: bytes, at: int, now_ns: int) -> int:
+        part = self._part
+        if part is _Part.CHUNK_SIZE:
+            return self._chunk_size(buffer, at)
+        if part in (_Part.CHUNK, _Part.LENGTH, _Part.UNTIL_CLOSE):
+            return self._body_piece(buffer, at, now_ns)
+        if part is _Part.CHUNK_END:
+            return self._chunk_end(buffer, at)
+        if part is _Part.HEAD:
+            return self._head(buffer, at, now_ns)
+        if part is _Part.TRAILER:
+            return self._trailer(buffer, at, now_ns)
+        self.keep_alive = False  # bytes after the end of the message: this connection is out of step
+        return len(buffer)
+
+    def _head(self, buffer: bytes, at: int, now_ns: int) -> int:
+        end = buffer.find(b"\r\n\r\n", at)
+        if end < 0:
+            if len(buffer) - at > _HEAD_LIMIT_BYTES:
+                self._broken("a response head of more than 64 KiB")
+            return -1
+        lines = buffer[at:end].split(b"\r\n")
+        words = lines[0].split(None, 2)
+        if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():  # noqa: PLR2004
+            self._broken(f"no HTTP response: {_quote(lines[0])}")
+            return -1
+        status = int(words[1])
+        if status >= _HTTP_OK:  # 1xx is an interim answer
+            self.status = status
+            self.keep_alive = words[0] != b"HTTP/1.0"
+            self._framing(lines[1:], now_ns)
+        return end + 4
+
+    def _framing(self, lines: list[bytes], now_ns: int) -> None:
+        headers = {}
+        for line in lines:
+            name, _, value = line.partition(b":")
+            headers[name.strip().lower()] = value.strip().lower()
+        if headers.get(b"connection") == b"close":
+            self.keep_alive = False
+        length = headers.get(b"content-length", b"")
+        if headers.get(b"transfer-encoding", b"").endswith(b"chunked"):
+            self._part = _Part.CHUNK_SIZE
+        elif length.isdigit():
+            self._part, self._left = _Part.LENGTH, int(length)
+            if self._left == 0:
+                self._end_body(now_ns)
+        else:
+            self._part, self.keep_alive = _Part.UNTIL_CLOSE, False
+
+    def _chunk_size(self, buffer: bytes, at: int) -> int:
+        end = buffer.find(b"\r\n", at)
+        if end < 0:
+            return -1
+        digits = buffer[at:end].partition(b";")[0].strip()
+        if not digits or digits.strip(_HEX_DIGITS):
+            self._broken(f"a chunk whose size is {_quote(digits)!r}")
+            return -1
+        self._left = int(digits, 16)
+        self._part = _Part.CHUNK if self._left else _Part.TRAILER
+        return end + 2
+
+    def _chunk_end(self, buffer: bytes, at: int) -> int:
+        if len(buffer) - at < 2:  # noqa: PLR2004 - CR and LF
+            return -1
+        self._part = _Part.CHUNK_SIZE
+        return at + 2
+
+    def _trailer(self, buffer: bytes, at: int, now_ns: int) -> int:
+        end = buffer.find(b"\r\n", at)
+        if end < 0:
+            return -1
+        if end == at:
+            self._end_body(now_ns)
+        return end + 2
+
+    def _body_piece(self, buffer: bytes, at: int, now_ns: int) -> int:
+        if self._part is _Part.UNTIL_CLOSE:
+            self._body(buffer[at:], now_ns)
+            return len(buffer)
+        piece = buffer[at : at + self._left]
+        self._left -= len(piece)
+        self._body(piece, now_ns)
+        if self._left == 0:
+            if self._part is _Part.CHUNK:
+                self._part = _Part.CHUNK_END
+            else:
+                self._end_body(now_ns)
+        return at + len(piece)
+
+    def _broken(self, what: str) -> None:
+        self.keep_alive = False
+        self._fail(what)
+
+    # -- server-sent events --
+
+    def _body(self, piece: bytes, now_ns: int) -> None:
+        if len(self._sample) < _SAMPLE_BYTES:
+            self._sample += piece[:_SAMPLE_BYTES]
+        if self.done or self.status != _HTTP_OK:
+            return
+        lines = (self._line + piece if self._line else piece).split(b"\n")
+        self._line = lines.pop()
+        for line in lines:
+            if line:
+                self._event_line(line, now_ns)
+
+    def _event_line(self, line: bytes, now_ns: int) -> None:
+        if self.done:
+            return
+        if line.startswith(b"data:"):
+            self._streamed = True
+            quiet = self.first_ns and not self._keep_text and not self._error_event
+            if quiet and b'"usage"' not in line and b'"error"' not in line and b"[DONE]" not in line:
+                return
+            self._data(line[5:].strip(), now_ns)
+        elif line.startswith(b"event:"):
+            self._error_event = line[6:].strip() == b"error"
+        elif self._error_event and line.strip():
+            self._fail(f"error in the stream: {_quote(line.lstrip(b': '))}")
+
+    def _data(self, payload: bytes, now_ns: int) -> None:
+        if self._error_event:
+            self._fail(f"error in the stream: {_quote(payload)}")
+        elif payload == b"[DONE]":
+            self._finish(now_ns)
+        else:
+            try:
+                self._chunk(json.loads(payload), payload, now_ns)
+            except (ValueError, TypeError, AttributeError):
+                self._fail(f"an event that is no chat completion chunk: {_quote(payload)}")
+
+    def _chunk(self, chunk: dict[str, Any], payload: bytes, now_ns: int) -> None:
+        if chunk.get("error") or chunk.get("object") == "error":
+            self._fail(f"error in the stream: {_quote(payload)}")
+            return
+        usage = chunk.get("usage")
+        if usage:
+            self._usage = True
+            self.prompt_tokens = int(usage.get("prompt_tokens") or 0)
+            self.output_tokens = int(usage.get("completion_tokens") or 0)
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta") or {}
+            content = delta.get("content")
+            if content and self._keep_text:
+                self._text.append(content)
+            carries = content or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls")
+            if carries and not self.first_ns:
+                self.first_ns = now_ns
+            if choice.get("finish_reason") and not self._finish_ns:
+                self._finish_ns = now_ns
+
+    # -- the end --
+
+    def _end_body(self, now_ns: int) -> None:
+        self._part = _Part.ENDED
+        self.ended = True
+        if self._line and self.status == _HTTP_OK:
+            line, self._line = self._line, b""
+            self._event_line(line, now_ns)
+        if not self.done:
+            self._finish(now_ns)
+
+    def _finish(self, now_ns: int) -> None:
+        if self.status != _HTTP_OK:
+            self._fail(f"HTTP {self.status}: {_quote(self._sample)}")
+        elif not self._streamed:
+            self._fail(f"HTTP 200 without an event stream: {_quote(self._sample)}")
+        elif not self._usage:
+            self._fail("stream ended without usage: cut short, or the server ignores stream_options.include_usage")
+        elif not self.output_tokens:
+            self._fail("HTTP 200 with zero tokens")
+        else:
+            # A response of tokens without text (a lone end-of-text) has its first token where it finishes.
+            self.first_ns = self.first_ns or self._finish_ns or now_ns
+            self.done = True
+
+    def _fail(self, cause: str) -> None:
+        if not self.error:
+            self.error = cause
+        self.done = True
+
+
+def _quote(raw: bytes) -> str:
+    return raw[:_SAMPLE_BYTES].decode("utf-8", "replace").strip()

@@ -1,0 +1,153 @@
+"""The verdict of a LoadGen run, from what it left behind.
+
+VALID only when all agree: LoadGen's result, its error entries, the settings in force, our own clock and counts, the
+early-stopping rule recomputed from `queries.csv`, no failed request, a client that was fast enough, and the engines'
+counters. INVALID names each rule that was not met; FAILED means that nothing was measured, and shows no figure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit, early_stopping_latency, plain_percentile
+from dynamo_mlperf.benchmark.rules import PERCENTILE
+from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.load import checks
+from dynamo_mlperf.load.logs import LoadgenLog, read_logs
+from dynamo_mlperf.load.queries import Queries, read_client, read_queries
+from dynamo_mlperf.record import ConstraintLatency, Reason, ResultClass, TransferEvidence, Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynamo_mlperf.load.settings import LoadSettings
+
+_DIFFERENT = 0.05
+_DIFFERENT_MS = 5.0
+
+
+def judge(
+    load_dir: Path,
+    settings: LoadSettings,
+    transfer: TransferEvidence | None,
+    result_class: ResultClass,
+    run_dir: str,
+    *,
+    compliance: bool = False,
+) -> Verdict:
+    """The verdict of the run whose logs and client files are in `load_dir`.
+
+    Args:
+        load_dir: Where the LoadGen process wrote.
+        settings: What was asked for.
+        transfer: The engines' counters over the measured window; None where nobody could read any.
+        result_class: official, reduced or rehearsal.
+        run_dir: Recorded in the verdict.
+        compliance: Whether an `audit.config` was wanted.
+    """
+    try:
+        log = read_logs(load_dir)
+        queries = read_queries(load_dir / "queries.csv")
+        client = read_client(load_dir / "client.json")
+    except MeasureError as error:
+        return failed(settings, result_class, run_dir, error, transfer)
+    latencies = _latencies(queries, settings)
+    reasons = [
+        *checks.failures(queries),
+        *checks.loadgen_result(log, settings),
+        *checks.settings_in_force(log, settings, compliance=compliance),
+        *checks.audit_config(log, compliance=compliance),
+        *checks.duration(queries, settings),
+        *checks.counts(queries, log, client, settings),
+        *checks.client_health(client, settings),
+        *checks.transfers(transfer, len(queries), result_class),
+        *checks.claimed_class(settings, result_class),
+    ]
+    if settings.mode == "performance":
+        for name, latency in latencies.items():
+            reasons += checks.early_stopping(name, latency, len(queries))
+    succeeded = int(np.count_nonzero(queries.succeeded))
+    measured = succeeded > 0 and queries.duration_s > 0
+    return Verdict(
+        verdict="INVALID" if reasons else "VALID",
+        result_class=result_class,
+        benchmark=settings.benchmark,
+        scenario=settings.scenario,
+        run_dir=run_dir,
+        reasons=tuple(dict.fromkeys(reasons)),
+        notes=_notes(log, latencies, transfer, client),
+        target_qps=settings.target_qps,
+        completed_qps=succeeded / queries.duration_s if measured else None,
+        tokens_per_second=float(queries.output_tokens[queries.succeeded].sum()) / queries.duration_s
+        if measured
+        else None,
+        requests=len(queries),
+        failed_requests=len(queries) - succeeded,
+        duration_s=queries.duration_s,
+        latency_p99_ms=latencies if measured else {},
+        transfer=transfer,
+        client={**client, "failed": client["failed"][: checks.NAMED]},
+    )
+
+
+def failed(
+    settings: LoadSettings,
+    result_class: ResultClass,
+    run_dir: str,
+    error: MeasureError,
+    transfer: TransferEvidence | None = None,
+) -> Verdict:
+    """The verdict of a run that did not measure; it shows no figure."""
+    return Verdict(
+        verdict="FAILED",
+        result_class=result_class,
+        benchmark=settings.benchmark,
+        scenario=settings.scenario,
+        run_dir=run_dir,
+        reasons=(Reason("measurement", "whole logs of a finished test", error.what, error.action),),
+        target_qps=settings.target_qps,
+        transfer=transfer,
+    )
+
+
+def _latencies(queries: Queries, settings: LoadSettings) -> dict[str, ConstraintLatency]:
+    """Latencies by constraint; a failed request is over every limit and in no percentile."""
+    number = len(queries)
+    lost = number - int(np.count_nonzero(queries.succeeded))
+    found: dict[str, ConstraintLatency] = {}
+    for name, limit in settings.limits_ms.items():
+        values = queries.latencies_ms(name)
+        some = values.tolist() or [float("nan")]
+        stopped = early_stopping_latency([*values.tolist(), *([float("inf")] * lost)], settings.percentile)
+        found[name] = ConstraintLatency(
+            plain=plain_percentile(some, PERCENTILE),
+            at_percentile=plain_percentile(some, settings.percentile),
+            early_stopping=None if stopped == float("inf") else stopped,
+            limit=limit,
+            percentile=settings.percentile,
+            over_limit=int(np.count_nonzero(values > limit)) + lost,
+            over_limit_allowed=allowed_over_limit(number, settings.percentile),
+        )
+    return found
+
+
+def _notes(
+    log: LoadgenLog,
+    latencies: dict[str, ConstraintLatency],
+    transfer: TransferEvidence | None,
+    client: dict[str, Any],
+) -> tuple[str, ...]:
+    notes = [f"LoadGen warned: {warning}" for warning in log.warnings]
+    if transfer is None:
+        notes.append("no engine counters were read: nothing is said about disaggregation")
+    if client.get("retried_connections"):
+        notes.append(f"{client['retried_connections']} idle connections had been closed by a frontend; sent again")
+    theirs = log.values.get("result_99.00_percentile_latency_ns")
+    ours = latencies.get("end_to_end")
+    if ours is not None and theirs is not None:
+        gap_ms = abs(theirs / 1e6 - ours.plain)
+        if gap_ms > _DIFFERENT_MS and gap_ms > _DIFFERENT * ours.plain:
+            notes.append(f"p99 is {theirs / 1e6:.1f} ms by LoadGen and {ours.plain:.1f} ms by the client's own clock")
+    return tuple(notes)

@@ -1,0 +1,203 @@
+"""The client processes as the LoadGen process sees them: started, connected, watched, ended."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import selectors
+import socket
+import struct
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.load.channel import ISSUE, STOP, Event, EventReader, Kind
+from dynamo_mlperf.process.child import Child
+from dynamo_mlperf.process.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+START_TIMEOUT_S = 120.0
+"""Longest time from the start of the client processes to their report, connections included."""
+
+_END_TIMEOUT_S = 10.0
+_POLL_S = 0.2
+_PEER_CREDENTIALS = struct.Struct("3i")
+_RECEIVE_BYTES = 262_144
+_LOG_TAIL_BYTES = 600
+
+
+class Worker:
+    """One client process and the socket to it."""
+
+    def __init__(self, name: str, child: Child) -> None:
+        self.name = name
+        self.child = child
+        self.socket: socket.socket | None = None
+        self.reader = EventReader()
+        self.dispatched = 0
+        self.ended = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent there without an outcome yet."""
+        return self.dispatched - self.ended
+
+    def dispatch(self, order: int, sample: int, issued_ns: int) -> None:
+        """Send one query there."""
+        self.dispatched += 1
+        if self.socket is not None:
+            self.socket.sendall(ISSUE.pack(order, sample, issued_ns))
+
+    def died(self) -> MeasureError:
+        """What there is to say about its death."""
+        deadline = time.monotonic() + 1.0
+        while (status := self.child.poll()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        log = self.child.command.log
+        with log.open("rb") as source:
+            source.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+            last = source.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        how = "closed its socket" if status is None else f"ended with status {status}"
+        return MeasureError(f"{self.name} {how} during the measurement: {last or 'its log is empty'}", f"read {log}")
+
+
+class Workers:
+    """All client processes of a measurement.
+
+    Args:
+        spec_path: The measurement spec that each reads.
+        log_dir: Where their logs go.
+        count: How many.
+    """
+
+    def __init__(self, spec_path: Path, log_dir: Path, count: int) -> None:
+        name = f"dynamo-mlperf-{os.getpid()}-{secrets.token_hex(8)}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(f"\0{name}")
+        self._listener.listen(count)
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.settimeout(0)
+        self._selector.register(self._wake_out, selectors.EVENT_READ, None)
+        self._turn = 0
+        self.all: list[Worker] = []
+        module = ("-m", "dynamo_mlperf.load.http_worker")
+        for index in range(count):
+            command = Command(
+                name=f"client worker {index}",
+                argv=(sys.executable, *module, str(spec_path), str(index), name),
+                env=dict(os.environ),
+                log=log_dir / f"client_worker_{index}.log",
+            )
+            self.all.append(Worker(command.name, Child(command, command.argv, dict(command.env))))
+
+    def connect(self, check_stop: Callable[[], None]) -> list[Event]:
+        """Wait until each process has connected and opened its connections; return their reports.
+
+        Raises:
+            MeasureError: One died or was not ready in time.
+        """
+        deadline = time.monotonic() + START_TIMEOUT_S
+        self._listener.settimeout(_POLL_S)
+        while any(worker.socket is None for worker in self.all):
+            self._check_start(deadline, check_stop)
+            try:
+                peer, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            self._adopt(peer)
+        self._listener.close()
+        ready: list[Event] = []
+        while len(ready) < len(self.all):
+            self._check_start(deadline, check_stop)
+            ready += [event for _, event in self.events(_POLL_S) if event.kind == Kind.READY]
+        return ready
+
+    def _adopt(self, peer: socket.socket) -> None:
+        raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+        pid = _PEER_CREDENTIALS.unpack(raw)[0]
+        for worker in self.all:
+            if worker.child.pid == pid and worker.socket is None:
+                worker.socket = peer
+                self._selector.register(peer, selectors.EVENT_READ, worker)
+                return
+        peer.close()  # a stranger
+
+    def _check_start(self, deadline: float, check_stop: Callable[[], None]) -> None:
+        check_stop()
+        for worker in self.all:
+            if worker.child.poll() is not None:
+                raise worker.died()
+        if time.monotonic() > deadline:
+            raise MeasureError(f"client processes not ready within {START_TIMEOUT_S:g} s", "look at their logs")
+
+    def least_loaded(self) -> Worker:
+        """The process with the fewest requests in flight; in turn where they are equal."""
+        self._turn += 1
+        count, turn = len(self.all), self._turn
+        return min((self.all[(turn + step) % count] for step in range(count)), key=lambda worker: worker.in_flight)
+
+    def wake(self) -> None:
+        """Make a waiting `events` return; may be called from any thread."""
+        try:
+            self._wake_in.send(b"\0")
+        except BlockingIOError:
+            return  # it is awake already
+
+    def events(self, timeout_s: float) -> Iterator[tuple[Worker, Event]]:
+        """What the processes report within `timeout_s`.
+
+        Raises:
+            MeasureError: One of them is gone.
+        """
+        for key, _ in self._selector.select(timeout_s):
+            worker = key.data
+            if worker is None:
+                self._wake_out.recv(4096)
+                continue
+            data = worker.socket.recv(_RECEIVE_BYTES)
+            if not data:
+                raise worker.died()
+            for event in worker.reader.feed(data):
+                yield worker, event
+
+    def finish(self) -> dict[str, bytes]:
+        """Ask each for its account (JSON by process name), then end them all."""
+        accounts: dict[str, bytes] = {}
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        for worker in self.all:
+            if worker.socket is not None:
+                worker.socket.sendall(STOP)
+                worker.socket.settimeout(_POLL_S)
+        for worker in self.all:
+            while worker.name not in accounts and worker.socket is not None:
+                if time.monotonic() > deadline:
+                    raise MeasureError(f"{worker.name} gave no account within {_END_TIMEOUT_S:g} s", "read its log")
+                self._take_account(worker, accounts)
+        self.kill()
+        return accounts
+
+    def _take_account(self, worker: Worker, accounts: dict[str, bytes]) -> None:
+        if worker.socket is None:
+            return
+        try:
+            data = worker.socket.recv(_RECEIVE_BYTES)
+        except TimeoutError:
+            return
+        if not data:
+            raise worker.died()
+        for event in worker.reader.feed(data):
+            if event.kind == Kind.ACCOUNT:
+                accounts[worker.name] = event.tail
+
+    def kill(self) -> None:
+        """SIGKILL to every process that is left; they hold nothing worth a farewell."""
+        for worker in self.all:
+            worker.child.kill_session()
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while any(worker.child.poll() is None for worker in self.all) and time.monotonic() < deadline:
+            time.sleep(0.005)

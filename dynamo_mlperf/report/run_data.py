@@ -1,0 +1,202 @@
+"""A run directory as frozen values: whatever is there, and the names of what is not.
+
+Every file may be missing (the run failed early) or cut short (the run was killed): a report shows what there is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import RunPaths
+from dynamo_mlperf.report.layout import Layout, read_layout
+from dynamo_mlperf.report.queries import Queries, read_queries
+from dynamo_mlperf.report.timeline import Timeline, build_timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_MARKS = ("topology.yaml", "plan.json", "events.jsonl", "verdict.json")
+"""A directory that holds none of these is no run directory."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process as it was started."""
+
+    process: str
+    node: str
+    host: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    log: str
+
+
+@dataclass(frozen=True, eq=False)
+class RunData:
+    """Everything that a report shows, as read from one run directory.
+
+    Attributes:
+        paths: Where the pieces lie.
+        verdict: `verdict.json`; None while a run has not ended.
+        topology: The topology file's text, None where missing.
+        layout: Nodes, workers and idle GPUs of the plan, None where there is no plan.
+        versions: Names and versions.
+        timeline: Phases and processes.
+        commands: Processes as started.
+        canary: What the KV canary found, empty where it did not run.
+        transfer: Evidence of KV transfer, None where nothing was counted.
+        counters: Counter differences per worker.
+        client: The load client's own account, empty where there is none.
+        queries: The client's record of each query, None where there is none.
+        missing: What the run should have left and did not, as file names.
+        damaged: What could not be read as it should, in words.
+    """
+
+    paths: RunPaths
+    verdict: Mapping[str, Any] | None
+    topology: str | None
+    layout: Layout | None
+    versions: Mapping[str, Any]
+    timeline: Timeline
+    commands: tuple[Command, ...]
+    canary: Mapping[str, Any]
+    transfer: Mapping[str, Any] | None
+    counters: Mapping[str, Mapping[str, Any]]
+    client: Mapping[str, Any]
+    queries: Queries | None
+    missing: tuple[str, ...]
+    damaged: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads JSON files and remembers what it could not read."""
+
+    missing: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+    def object(self, path: Path, name: str) -> dict[str, Any] | None:
+        """The JSON object in `path`; None, and remembered, where there is none."""
+        if not path.is_file():
+            self.missing.append(name)
+            return None
+        try:
+            value = json.loads(path.read_bytes())
+        except ValueError:
+            self.damaged.append(f"{name} is not whole JSON")
+            return None
+        if isinstance(value, dict):
+            return value
+        self.damaged.append(f"{name} holds no JSON object")
+        return None
+
+    def lines(self, path: Path, name: str) -> list[dict[str, Any]]:
+        """The JSON objects of a JSON-lines file; a line that is none is counted, not shown."""
+        if not path.is_file():
+            self.missing.append(name)
+            return []
+        values: list[dict[str, Any]] = []
+        unreadable = 0
+        for line in path.read_bytes().splitlines():
+            try:
+                value = json.loads(line)
+            except ValueError:
+                value = None
+            if isinstance(value, dict):
+                values.append(value)
+            else:
+                unreadable += 1
+        if unreadable:
+            self.damaged.append(f"{name}: {unreadable} unreadable line{'s' if unreadable > 1 else ''}")
+        return values
+
+    def text(self, path: Path, name: str) -> str | None:
+        """The file's text; None, and remembered, where there is none."""
+        if path.is_file():
+            return path.read_text(errors="replace")
+        self.missing.append(name)
+        return None
+
+
+def read_run(run_dir: Path) -> RunData:
+    """Read what `run_dir` holds.
+
+    Raises:
+        ConfigError: `run_dir` is no directory, or holds nothing that a run leaves.
+    """
+    _refuse_other_directories(run_dir)
+    paths, reader = RunPaths(run_dir), _Reader()
+    verdict = reader.object(paths.verdict, "verdict.json")
+    topology = reader.text(paths.topology, "topology.yaml")
+    plan = reader.object(paths.plan, "plan.json")
+    versions = reader.object(paths.versions, "versions.json")
+    events = reader.lines(paths.events, "events.jsonl")
+    commands = reader.lines(paths.commands, "commands.jsonl")
+    evidence = reader.object(paths.evidence, "evidence.json") or {}
+    client = reader.object(paths.load / "client.json", "loadgen/client.json")
+    return RunData(
+        paths=paths,
+        verdict=verdict,
+        topology=topology,
+        layout=read_layout(plan) if plan is not None else None,
+        versions=versions or {},
+        timeline=build_timeline(events),
+        commands=tuple(_command(line) for line in commands),
+        canary=as_mapping(evidence.get("canary")),
+        transfer=as_mapping((verdict or {}).get("disaggregation")) or as_mapping(evidence.get("transfer")) or None,
+        counters={name: as_mapping(value) for name, value in as_mapping(evidence.get("workers")).items()},
+        client=client or as_mapping((verdict or {}).get("client")),
+        queries=_queries(paths, reader),
+        missing=tuple(reader.missing),
+        damaged=tuple(reader.damaged),
+    )
+
+
+def as_mapping(value: object) -> dict[str, Any]:
+    """`value` where it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    """`value` where it is a JSON array, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def _refuse_other_directories(run_dir: Path) -> None:
+    if not run_dir.is_dir():
+        raise ConfigError(
+            f"{run_dir} is not a directory", "name a directory that `dynamo-mlperf run` made, or its id under runs/"
+        )
+    if not any((run_dir / mark).is_file() for mark in _MARKS):
+        raise ConfigError(
+            f"{run_dir} is no run directory: it lacks all of {', '.join(_MARKS)}",
+            "name a directory that `dynamo-mlperf run` made, or its id under runs/",
+        )
+
+
+def _queries(paths: RunPaths, reader: _Reader) -> Queries | None:
+    path = paths.load / "queries.csv"
+    if not path.is_file():
+        reader.missing.append("loadgen/queries.csv")
+        return None
+    queries = read_queries(path)
+    if queries is None:
+        reader.damaged.append("loadgen/queries.csv does not start with the known column names")
+    elif queries.unreadable_rows:
+        reader.damaged.append(f"loadgen/queries.csv: {queries.unreadable_rows} unreadable row(s)")
+    return queries
+
+
+def _command(line: Mapping[str, Any]) -> Command:
+    return Command(
+        process=str(line.get("process", "")),
+        node=str(line.get("node", "")),
+        host=str(line.get("host", "")),
+        argv=tuple(str(part) for part in as_list(line.get("argv"))),
+        env={str(name): str(value) for name, value in as_mapping(line.get("env")).items()},
+        log=str(line.get("log", "")),
+    )

@@ -1,0 +1,271 @@
+"""The terminal summary of one run, readable at 80 columns and without colour."""
+
+from __future__ import annotations
+
+from io import TextIOWrapper
+from statistics import median
+from typing import TYPE_CHECKING
+
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from dynamo_mlperf.report import quantities as q
+from dynamo_mlperf.report.figures import NO_VERDICT, Figures, LatencyRow, Proof, derive_figures
+from dynamo_mlperf.report.logs import logs_that_matter
+from dynamo_mlperf.report.run_data import RunData, read_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console, RenderableType
+
+    from dynamo_mlperf.report.timeline import Process, Timeline
+
+_STYLES = {"VALID": "bold green", "INVALID": "bold yellow", "FAILED": "bold red", NO_VERDICT: "bold cyan"}
+_BAR_WIDTH = 34
+_WORKERS_LISTED = 24
+
+
+def print_summary(run_dir: Path, console: Console) -> None:
+    """Print the summary of the run in `run_dir`.
+
+    Raises:
+        ConfigError: `run_dir` is no run directory.
+    """
+    print_run(read_run(run_dir), console)
+
+
+def print_run(run: RunData, console: Console) -> None:
+    """Print the summary of a run that has been read."""
+    if isinstance(console.file, TextIOWrapper):
+        console.file.reconfigure(errors="replace")  # a terminal that is not UTF-8 must not end a run
+    figures = derive_figures(run)
+    _headline(run, figures, console)
+    _reasons(run, figures, console)
+    _throughput(figures, console)
+    _latency(figures, console)
+    _disaggregation(figures.proof, console)
+    _phases(run.timeline, console)
+    _workers(run, console)
+    _files(run, console)
+
+
+def _text(content: str, style: str = "") -> Text:
+    return Text(q.printable(content), style=style, overflow="fold")
+
+
+def _indented(console: Console, content: RenderableType, indent: int = 2) -> None:
+    console.print(Padding(content, (0, 0, 0, indent), expand=False))
+
+
+def _print(console: Console, content: str, indent: int = 2, style: str = "") -> None:
+    _indented(console, _text(content, style), indent)
+
+
+def _section(console: Console, title: str) -> None:
+    console.print()
+    console.print(Rule(Text(title, style="bold"), align="left", characters="─", style="dim"))
+
+
+def _grid(console: Console, rows: list[tuple[str, str]]) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(width=16)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(_text(name, "dim"), _text(value))
+    _indented(console, table)
+
+
+def _headline(run: RunData, figures: Figures, console: Console) -> None:
+    line = Text(figures.state, style=_STYLES.get(figures.state, "bold"))
+    for part in (figures.benchmark, figures.scenario, f"class {figures.result_class}" if figures.result_class else ""):
+        if part:
+            line.append("  ").append(q.printable(part), style="bold")
+    console.print(line)
+    about = f" Class {figures.result_class}: {figures.class_meaning}." if figures.class_meaning else ""
+    _print(console, f"{figures.meaning}{about}")
+    if run.layout is not None:
+        where = f"{q.many(len(run.layout.nodes), 'node')}, {q.many(run.layout.gpus, 'GPU')}"
+        _print(console, ", ".join(part for part in (run.layout.name, run.layout.split, where) if part))
+
+
+def _reasons(run: RunData, figures: Figures, console: Console) -> None:
+    deaths = run.timeline.deaths
+    if not (figures.reasons or run.timeline.errors or deaths or figures.notes):
+        return
+    _section(console, "Why, and what to do" if figures.state != "VALID" else "Notes")
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right")
+    table.add_column(overflow="fold")
+    for number, reason in enumerate(figures.reasons, start=1):
+        table.add_row(f"{number}.", _text(f"{reason.check}: wanted {reason.wanted}, got {reason.got}"))
+        if reason.action:
+            table.add_row("→", _text(reason.action))
+    if figures.reasons:
+        _indented(console, table)
+    for number, process in enumerate(deaths):
+        _print(console, _death(run, process, first=number == 0))
+    for error in run.timeline.errors:
+        _print(console, f"error: {error}")
+    for note in figures.notes:
+        _print(console, f"note: {note}")
+
+
+def _death(run: RunData, process: Process, *, first: bool) -> str:
+    node = run.layout.node_name(process.node) if run.layout else process.node
+    when = q.duration(process.exited_s)
+    consequence = "" if first else " (after the first death)"
+    return f"{process.name} on {node} ended by itself after {when}, status {process.status}{consequence}"
+
+
+def _throughput(figures: Figures, console: Console) -> None:
+    _section(console, "Throughput")
+    if not figures.measured:
+        _print(console, q.NOT_MEASURED)
+        return
+    unit = figures.rate_unit
+    target = f"{q.rate(figures.target_qps)} {unit}" if figures.target_qps is not None else "none set"
+    _grid(
+        console,
+        [
+            ("target", target),
+            ("completed", _with_unit(q.rate(figures.completed_qps), unit)),
+            ("output", _with_unit(q.rate(figures.tokens_per_second), "tokens/s")),
+            ("requests", f"{q.count(figures.requests)}, {q.count(figures.failed_requests)} failed"),
+            ("measured for", q.duration(figures.duration_s)),
+        ],
+    )
+
+
+def _with_unit(figure: str, unit: str) -> str:
+    return figure if figure == q.NOT_MEASURED else f"{figure} {unit}"
+
+
+def _latency(figures: Figures, console: Console) -> None:
+    _section(console, "Latency, ms")
+    if not figures.latencies:
+        _print(console, q.NOT_MEASURED)
+        return
+    fractions = sorted({fraction for row in figures.latencies for fraction in row.percentiles})
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("")
+    for title in (*(q.percentile_name(f) for f in fractions), "early stop", "limit", "over limit"):
+        table.add_column(title, justify="right", header_style="dim")
+    for row in figures.latencies:
+        table.add_row(*(_text(cell) for cell in _latency_cells(row, fractions)))
+    _indented(console, table)
+    judged = sorted({row.judged_at for row in figures.latencies if row.judged_at is not None})
+    if judged:
+        _print(console, f"judged at {', '.join(q.percentile_name(f) for f in judged)} by the early-stopping rule")
+
+
+def _latency_cells(row: LatencyRow, fractions: list[float]) -> list[str]:
+    shown = [row.percentiles.get(f) for f in fractions]
+    cells = [row.name, *(q.NO_VALUE if value is None else q.milliseconds(value) for value in shown)]
+    if row.judged_at is None:
+        return [*cells, q.NO_VALUE, q.NO_VALUE, "not judged"]
+    early = "too few" if row.early_stopping is None else q.milliseconds(row.early_stopping)
+    return [*cells, early, q.NO_VALUE if row.limit is None else q.limit_ms(row.limit), row.over_text]
+
+
+def _disaggregation(proof: Proof | None, console: Console) -> None:
+    _section(console, "Proof of disaggregation")
+    if proof is None:
+        _print(console, q.NOT_MEASURED)
+        return
+    if not proof.disaggregated:
+        _print(console, "Aggregated deployment: nothing to prove.")
+        return
+    rows = [("remote prefills", f"{q.count(proof.remote_prefills)} of {q.count(proof.requests)} requests")]
+    if proof.kind == "kv-counters":
+        rows += [
+            (
+                "prompt tokens",
+                f"{q.count(proof.external_tokens)} of {q.count(proof.prompt_tokens)} came by KV transfer",
+            ),
+            ("computed there", f"{q.count(proof.local_tokens)} prompt tokens by decode workers themselves"),
+            ("KV moved", f"{q.size(proof.kv_bytes)} in {q.count(proof.transfers)} NIXL transfers"),
+            ("failed", f"{q.count(proof.failed_transfers)} transfers"),
+        ]
+    else:
+        rows.append(("KV moved", f"{q.NOT_MEASURED} (proof: {proof.kind})"))
+    _grid(console, rows)
+
+
+def _phases(timeline: Timeline, console: Console) -> None:
+    _section(console, "Where the time went")
+    if not timeline.phases:
+        _print(console, "no phase on record")
+        return
+    longest = max((phase.seconds or 0.0 for phase in timeline.phases), default=0.0)
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(justify="right", min_width=12)
+    table.add_column()
+    for phase in timeline.phases:
+        cells = round(_BAR_WIDTH * (phase.seconds or 0.0) / longest) if longest else 0
+        took = "did not end" if phase.seconds is None else q.duration(phase.seconds)
+        table.add_row(_text(phase.name), _text(took), Text("█" * cells, style="blue"))
+    table.add_row(_text("in all", "dim"), _text(q.duration(timeline.length_s)), "")
+    _indented(console, table)
+
+
+def _workers(run: RunData, console: Console) -> None:
+    if run.layout is None or not run.layout.workers:
+        return
+    _section(console, "Workers")
+    lives = {process.name: process for process in run.timeline.processes}
+    layout = run.layout
+    if len(layout.workers) > _WORKERS_LISTED:
+        _workers_by_role(run, lives, console)
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("worker", header_style="dim")
+    table.add_column("where", header_style="dim", overflow="fold")
+    table.add_column("ready after", justify="right", header_style="dim")
+    for worker in layout.workers:
+        table.add_row(_text(worker.name), _text(layout.where(worker)), _text(_ready(lives.get(worker.name))))
+    _indented(console, table)
+    if layout.idle_gpus:
+        _print(console, f"{q.many(layout.idle_gpus, 'GPU')} idle")
+
+
+def _workers_by_role(run: RunData, lives: dict[str, Process], console: Console) -> None:
+    """Many workers: their start times by role, and by name those that never were ready."""
+    layout = run.layout
+    if layout is None:
+        return
+    for role in dict.fromkeys(worker.role for worker in layout.workers):
+        names = [worker.name for worker in layout.workers if worker.role == role]
+        times = [lives[name].ready_after_s for name in names if name in lives]
+        known = sorted(seconds for seconds in times if seconds is not None)
+        spread = (
+            f", ready after {q.duration(known[0])} to {q.duration(known[-1])}, median {q.duration(median(known))}"
+            if known
+            else ""
+        )
+        _print(console, f"{q.many(len(names), f'{role} worker')}{spread}")
+        late = [name for name in names if name not in lives or lives[name].ready_s is None]
+        if late:
+            _print(console, f"never ready: {', '.join(late)}", indent=4)
+
+
+def _ready(life: Process | None) -> str:
+    if life is None:
+        return "not started"
+    if life.ready_s is None:
+        return "never ready"
+    return q.duration(life.ready_after_s if life.ready_after_s is not None else life.ready_s - life.started_s)
+
+
+def _files(run: RunData, console: Console) -> None:
+    _section(console, "Files")
+    for log in logs_that_matter(run):
+        _print(console, f"{log.path}  {log.why}")
+    _print(console, str(run.paths.root))
+    if run.missing:
+        _print(console, f"not there: {', '.join(run.missing)}")
+    for damage in run.damaged:
+        _print(console, f"damaged: {damage}")

@@ -1,0 +1,166 @@
+"""Staging manifests: what a directory has to hold, file by file, with sizes and digests.
+
+A manifest is a YAML file that a person can read and a job can trust:
+
+    schema: 1
+    name: tiny-qwen3-vl-moe
+    kind: model
+    source: assets/tiny-qwen3-vl-moe
+    destination: tiny-qwen3-vl-moe
+    files:
+    - path: config.json
+      bytes: 1611
+      blake3: 0d1f...
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+import yaml
+from blake3 import blake3
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import digest_file
+from dynamo_mlperf.staging.sources import file_names, real_file
+
+MARKER = ".staged.json"
+"""Written last into a staged directory; a directory without it is not complete."""
+
+Kind = Literal["model", "dataset", "image"]
+
+_HASHING_THREADS = min(8, (os.cpu_count() or 1) * 2)
+_PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=128)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
+
+
+class ManifestFile(_Strict):
+    """One file: its path below the directory, size in bytes, and BLAKE3 digest as 64 hex digits."""
+
+    path: str
+    bytes: Annotated[int, Field(ge=0)]
+    blake3: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    @field_validator("path")
+    @classmethod
+    def _stays_inside(cls, path: str) -> str:
+        parts = PurePosixPath(path).parts
+        if not parts or path.startswith("/") or ".." in parts or "\0" in path or str(PurePosixPath(path)) != path:
+            raise ValueError("has to be a plain relative path without '..'")
+        if path == MARKER:
+            raise ValueError("is the name of the marker that staging writes itself")
+        return path
+
+
+class Manifest(_Strict):
+    """A directory's worth of files.
+
+    Attributes:
+        schema_version: Version of this format (`schema` in the file).
+        name: What people call it.
+        kind: Model, data set or container image.
+        source: Directory to copy from, relative to a base directory that the caller gives, or absolute.
+        destination: Directory name on the node; the digest is appended to it.
+        files: The files, each once.
+    """
+
+    schema_version: Literal[1] = Field(alias="schema")
+    name: _PlainName
+    kind: Kind
+    source: Annotated[str, Field(min_length=1)]
+    destination: _PlainName
+    files: Annotated[list[ManifestFile], Field(min_length=1)]
+
+    @field_validator("files")
+    @classmethod
+    def _each_once(cls, files: list[ManifestFile]) -> list[ManifestFile]:
+        paths = {file.path for file in files}
+        if len(paths) != len(files):
+            raise ValueError(f"{len(files) - len(paths)} paths are listed twice")
+        for file in files:
+            folder = next((str(up) for up in PurePosixPath(file.path).parents if str(up) in paths), None)
+            if folder is not None:
+                raise ValueError(f"{folder} is listed as a file and as the directory of {file.path}")
+        return files
+
+    @property
+    def digest(self) -> str:
+        """BLAKE3 over paths, sizes and digests of the files: the identity of the content, 64 hex digits."""
+        lines = sorted(f"{file.blake3} {file.bytes} {file.path}\n" for file in self.files)
+        return blake3("".join(lines).encode()).hexdigest()
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all files together, in bytes."""
+        return sum(file.bytes for file in self.files)
+
+    def to_yaml(self) -> str:
+        """The manifest as its file's text."""
+        return yaml.safe_dump(self.model_dump(by_alias=True), sort_keys=False, allow_unicode=True, width=1000)
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        ConfigError: The file cannot be read or is no manifest; names the file and the place in it.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror}",
+            "give a manifest from staging/, or write one with dynamo-mlperf stage manifest SOURCE -o FILE",
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}", "repair the file") from error
+    return _checked(content, str(path))
+
+
+def _checked(content: Any, where: str) -> Manifest:  # noqa: ANN401 - whatever the YAML file holds
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the whole file"
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise ConfigError(
+            f"{where}: {place}: {first['msg']}{more}", "write it with dynamo-mlperf stage manifest SOURCE -o FILE"
+        ) from error
+
+
+def make_manifest(
+    directory: Path, *, source: str | None = None, name: str | None = None, kind: Kind = "model"
+) -> Manifest:
+    """Describe `directory`, hashing its files in parallel threads.
+
+    Args:
+        directory: The directory to read. Hidden files are left out.
+        source: What the manifest says to copy from; `directory` itself if None.
+        name: Name and destination; the directory's own name if None.
+        kind: What it is.
+
+    Raises:
+        SetupError: No such directory, or it holds a link that dangles or leads out of it.
+        ConfigError: The directory is empty, or the name cannot be a directory name.
+    """
+    names = file_names(directory)
+    if not names:
+        raise ConfigError(f"{directory}: 0 files", "give a directory that holds files")
+    real = [real_file(directory, each) for each in names]
+    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
+        digests = list(pool.map(digest_file, real))
+    files = [
+        {"path": each, "bytes": path.stat().st_size, "blake3": digest}
+        for each, path, digest in zip(names, real, digests, strict=True)
+    ]
+    called = name or directory.resolve().name
+    content = {"schema": 1, "name": called, "kind": kind, "source": source or str(directory), "destination": called}
+    return _checked({**content, "files": files}, str(directory))

@@ -1,0 +1,372 @@
+"""The topology file, version 1: what a person may write, checked before anything runs.
+
+Field descriptions are the help texts of `dynamo-mlperf schema`. Paths stay as written; `Topology.resolve` binds them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from dynamo_mlperf.benchmark.rules import Reduction, benchmark, check_scenario
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.topology.document import Document, Problem, parse_document, read_document
+from dynamo_mlperf.topology.reserved import FLAGS_HELP, VARIABLES_HELP, Flags, Variables
+from dynamo_mlperf.topology.strict import StrictModel, check, refusal
+
+RoleName = Literal["prefill", "decode", "aggregated"]
+ROLE_NAMES: tuple[RoleName, ...] = ("prefill", "decode", "aggregated")
+ROLE_LETTERS: Mapping[str, str] = {"prefill": "P", "decode": "D", "aggregated": "A"}
+"""As in xPyD: 4P8D is four prefill and eight decode workers."""
+
+MAX_NODES = 1024
+"""Largest allocation that is planned; the search's table grows with nodes times GPUs."""
+
+_MAX_GPUS = 64
+_MAX_WORKERS = MAX_NODES * _MAX_GPUS
+_MAX_NAME = 80
+_KV_FLAGS = ("block-size", "kv-cache-dtype", "dtype")
+
+
+def _safe_name(name: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", name) or len(name) > _MAX_NAME:
+        raise ValueError(f"wanted up to {_MAX_NAME} lower-case letters, digits, dots and dashes, got {name!r}")
+    return name
+
+
+def _model_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*", name):
+        raise ValueError(f"wanted letters, digits, dots, dashes, underscores and slashes, got {name!r}")
+    return name
+
+
+def _path_text(path: str) -> str:
+    if not path.strip() or "\0" in path:
+        raise ValueError("wanted a path, got an empty text")
+    if path.startswith("~"):
+        raise ValueError(f"write {path} out: the job may run for another user's home")
+    return path
+
+
+def _no_boolean(version: object) -> object:
+    """`true` equals 1 to Python, not to a reader."""
+    if isinstance(version, bool):
+        raise ValueError("wanted 1, got true or false")  # noqa: TRY004 - pydantic reports ValueError
+    return version
+
+
+def _known_benchmark(name: str) -> str:
+    try:
+        return benchmark(name).name
+    except ConfigError as error:
+        raise ValueError(f"{error.what}; {error.action}") from error
+
+
+def _known_scenario(name: str) -> str:
+    try:
+        return check_scenario(name)
+    except ConfigError as error:
+        raise ValueError(f"{error.what}; {error.action}") from error
+
+
+def _available_client(client: str) -> str:
+    if client != "loadgen":
+        raise ValueError(f"{client} is not available in this version; write client: loadgen")
+    return client
+
+
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+PathText = Annotated[str, AfterValidator(_path_text)]
+
+
+class Nodes(StrictModel):
+    """What is asked of Slurm."""
+
+    count: PositiveInt = Field(le=MAX_NODES, description="Nodes of the allocation, the head's node included")
+    gpus: PositiveInt = Field(le=_MAX_GPUS, description="GPUs per node; with device: cpu, slots for one rank each")
+    nvlink_domain: PositiveInt | None = Field(
+        default=None,
+        description="Consecutive nodes that share one NVLink domain; left out, each node is a domain of its own",
+    )
+
+
+class Weights(StrictModel):
+    """Where the weights come from: exactly one of the two."""
+
+    stage: PathText | None = Field(default=None, description="Staging manifest; each node gets a verified local copy")
+    path: PathText | None = Field(default=None, description="Directory that every node sees, used where it is")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.stage is None) == (self.path is None):
+            raise ValueError("wanted exactly one of stage (a manifest) and path (a directory)")
+        return self
+
+
+class Model(StrictModel):
+    """The model that is served."""
+
+    name: Annotated[str, AfterValidator(_model_name)] = Field(description="Its name, for people and in requests")
+    weights: Weights = Field(description="Where its weights come from")
+
+
+class Role(StrictModel):
+    """All workers of one role; each is one engine replica."""
+
+    workers: PositiveInt = Field(le=_MAX_WORKERS, description="Engine replicas of this role")
+    tensor_parallel: PositiveInt = Field(
+        default=1, le=_MAX_WORKERS, description="GPUs that share each layer of one worker"
+    )
+    data_parallel: PositiveInt = Field(
+        default=1, le=_MAX_WORKERS, description="Data-parallel ranks of the engine inside one worker"
+    )
+    expert_parallel: PositiveInt | None = Field(
+        default=None, description="GPUs of one worker that the experts are spread over; left out, the engine decides"
+    )
+    args: Flags = Field(default_factory=dict, description=FLAGS_HELP)
+    env: Variables = Field(default_factory=dict, description=VARIABLES_HELP)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one worker.
+
+        `tensor_parallel` where the data-parallel ranks of attention share the tensor-parallel GPUs: that is when
+        `expert_parallel` is given and `data_parallel` is at most `tensor_parallel`. Else the product of the two.
+        """
+        if self.expert_parallel is not None and self.data_parallel <= self.tensor_parallel:
+            return self.tensor_parallel
+        return self.tensor_parallel * self.data_parallel
+
+    @model_validator(mode="after")
+    def _degrees_fit(self) -> Self:
+        if self.expert_parallel is not None and self.gpus % self.expert_parallel:
+            raise ValueError(f"expert_parallel {self.expert_parallel} does not divide the worker's {self.gpus} GPUs")
+        if self.gpus == self.tensor_parallel and self.tensor_parallel % self.data_parallel:
+            raise ValueError(
+                f"data_parallel {self.data_parallel} does not divide the {self.gpus} GPUs that its ranks share"
+            )
+        return self
+
+
+class Roles(StrictModel):
+    """Prefill and decode workers, or aggregated ones."""
+
+    prefill: Role | None = Field(default=None, description="Workers that compute prompts and hand over their KV cache")
+    decode: Role | None = Field(default=None, description="Workers that receive KV cache and generate")
+    aggregated: Role | None = Field(default=None, description="Workers that do both, instead of the other two")
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
+        given = tuple(name for name, _role in self.present())
+        if given not in {("prefill", "decode"), ("aggregated",)}:
+            raise ValueError(f"wanted prefill and decode, or aggregated alone; got {' and '.join(given) or 'none'}")
+        return self
+
+    def present(self) -> tuple[tuple[RoleName, Role], ...]:
+        """The roles that the file gives, prefill before decode."""
+        pairs = ((name, getattr(self, name)) for name in ROLE_NAMES)
+        return tuple((name, role) for name, role in pairs if role is not None)
+
+
+class Frontends(StrictModel):
+    """Dynamo's OpenAI-compatible entry points."""
+
+    count: PositiveInt = Field(default=1, le=_MAX_GPUS, description="Frontends, all on the head's node")
+    router: Literal["round-robin", "kv"] = Field(default="round-robin", description="How requests find a worker")
+    discovery: Literal["etcd", "file"] = Field(
+        default="etcd", description="Where workers register: etcd of the job's own, or files on shared storage"
+    )
+
+
+class Measure(StrictModel):
+    """What is measured."""
+
+    not_yet: ClassVar[Mapping[str, str]] = {
+        "search": "write target_qps and run once per rate",
+        "sweep": "write one topology file per split",
+        "accuracy": "leave it out: this version runs performance only",
+    }
+
+    benchmark: Annotated[str, AfterValidator(_known_benchmark)] = Field(
+        description="MLPerf benchmark, as the rules name it"
+    )
+    scenario: Annotated[str, AfterValidator(_known_scenario)] = Field(description="Offline, Server or Interactive")
+    client: Annotated[Literal["loadgen", "endpoints"], AfterValidator(_available_client)] = Field(
+        default="loadgen", description="Load client"
+    )
+    target_qps: PositiveFloat = Field(description="Queries per second that LoadGen issues (Offline: expects)")
+    dataset: PathText | None = Field(default=None, description="Directory of the data set; planning works without")
+
+
+class Reduced(StrictModel):
+    """Rules that are lowered for tuning and demos; the result's class is then `reduced`."""
+
+    min_duration_s: PositiveFloat | None = Field(default=None, description="Shortest run in seconds")
+    samples: PositiveInt | None = Field(default=None, description="Samples of the data set, and queries at least")
+    percentile: Annotated[float, Field(gt=0, lt=100)] | None = Field(
+        default=None, description="Judged percentile, in percent"
+    )
+    latency_limit_ms: PositiveFloat | None = Field(default=None, description="End-to-end limit in milliseconds")
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if not self.model_fields_set or all(getattr(self, name) is None for name in self.model_fields_set):
+            raise ValueError(f"wanted at least one of {', '.join(type(self).model_fields)}; or leave reduced out")
+        return self
+
+    def reduction(self) -> Reduction:
+        """The same, as the rules take it."""
+        return Reduction(
+            min_duration_s=self.min_duration_s,
+            samples=self.samples,
+            percentile=self.percentile,
+            latency_limit_ms=self.latency_limit_ms,
+        )
+
+
+class Timeouts(StrictModel):
+    """How long is waited, and how much is warmed up."""
+
+    ready_s: PositiveFloat = Field(default=900.0, description="Seconds until every worker has served a request")
+    request_s: PositiveFloat = Field(default=120.0, description="Seconds until a request counts as failed")
+    warmup_requests: PositiveInt = Field(default=8, description="Requests sent to warm up before the measurement")
+
+
+@dataclass(frozen=True)
+class ResolvedPaths:
+    """The file's paths, absolute; None where the file gives none.
+
+    Attributes:
+        manifest: Staging manifest of the weights.
+        weights: Directory of weights used where they are.
+        dataset: Directory of the data set.
+    """
+
+    manifest: Path | None
+    weights: Path | None
+    dataset: Path | None
+
+
+class Topology(StrictModel):
+    """One deployment and its measurement."""
+
+    not_yet: ClassVar[Mapping[str, str]] = {
+        "search": "write measure.target_qps and run once per rate",
+        "sweep": "write one topology file per split",
+        "accuracy": "leave it out: this version runs performance only",
+    }
+
+    schema_version: Annotated[Literal[1], BeforeValidator(_no_boolean)] = Field(
+        alias="schema", description="Version of this format"
+    )
+    name: Annotated[str, AfterValidator(_safe_name)] = Field(
+        description="Name of the deployment, in jobs and run folders"
+    )
+    site: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="Site file: a name or a path; left out, $DYNAMO_MLPERF_SITE or built-in defaults"
+    )
+    nodes: Nodes = Field(description="The allocation")
+    model: Model = Field(description="The model")
+    engine: Literal["vllm", "mocker", "trtllm", "sglang"] = Field(description="Inference engine; mocker simulates one")
+    device: Literal["cuda", "cpu"] = Field(default="cuda", description="What the engine computes on")
+    roles: Roles = Field(description="The workers")
+    frontends: Frontends = Field(default_factory=Frontends, description="The entry points")
+    head: Literal["first", "dedicated"] = Field(
+        default="first",
+        description="Node of controller, frontends and load client: the first, shared with workers or dedicated to it",
+    )
+    measure: Measure = Field(description="What is measured")
+    reduced: Reduced | None = Field(default=None, description="Lowered rules; makes the result's class `reduced`")
+    timeouts: Timeouts = Field(default_factory=Timeouts, description="Deadlines and warm-up")
+
+    @property
+    def disaggregated(self) -> bool:
+        """Whether prefill and decode are workers of their own."""
+        return self.roles.aggregated is None
+
+    @property
+    def worker_nodes(self) -> int:
+        """Nodes that may hold workers."""
+        return self.nodes.count - (self.head == "dedicated")
+
+    def resolve(self, base: Path) -> ResolvedPaths:
+        """The paths that the file names, against `base` (the directory that the job was submitted from)."""
+
+        def absolute(written: str | None) -> Path | None:
+            return None if written is None else (base / written).absolute()
+
+        weights = self.model.weights
+        return ResolvedPaths(absolute(weights.stage), absolute(weights.path), absolute(self.measure.dataset))
+
+
+def load_topology(path: Path) -> Topology:
+    """Read and check a topology file.
+
+    Raises:
+        ConfigError: With every problem of the file, each at its line.
+    """
+    return _checked(read_document(path))
+
+
+def parse_topology(text: str, path: Path = Path("topology.yaml")) -> Topology:
+    """Check the text of a topology file; `path` only names it in messages.
+
+    Raises:
+        ConfigError: With every problem of the text, each at its line.
+    """
+    return _checked(parse_document(text, path))
+
+
+def _checked(document: Document) -> Topology:
+    topology = check(Topology, document)
+    problems = [*_head_problems(topology), *_kv_problems(topology), *_reduction_problems(topology)]
+    if problems:
+        raise refusal(Topology, document, problems)
+    return topology
+
+
+def _head_problems(topology: Topology) -> list[Problem]:
+    if topology.worker_nodes >= 1:
+        return []
+    return [
+        Problem(("head",), "a dedicated head on 1 node leaves none for workers; write nodes.count: 2 or head: first")
+    ]
+
+
+def _kv_problems(topology: Topology) -> list[Problem]:
+    """Settings that both ends of a KV transfer must share: with vLLM a difference corrupts answers or crashes."""
+    prefill, decode = topology.roles.prefill, topology.roles.decode
+    if prefill is None or decode is None or topology.engine != "vllm":
+        return []
+    found = []
+    for flag in _KV_FLAGS:
+        ours, theirs = (role.args.get(flag) for role in (decode, prefill))
+        if ours != theirs:
+            place = ("roles", "decode" if flag in decode.args else "prefill", "args", flag)
+            each = " and ".join(
+                f"{name} {'leaves the default' if value is None else f'has {value}'}"
+                for name, value in (("prefill", theirs), ("decode", ours))
+            )
+            found.append(Problem(place, f"{each}; KV transfer needs the same in both"))
+    return found
+
+
+def _reduction_problems(topology: Topology) -> list[Problem]:
+    """Reductions that would change nothing are refused: a reader must be able to trust what the file says."""
+    reduced, name, scenario = topology.reduced, topology.measure.benchmark, topology.measure.scenario
+    if reduced is None:
+        return []
+    limits = benchmark(name).limits[scenario]
+    problems = []
+    if reduced.latency_limit_ms is not None and limits.latency_ms is None:
+        text = f"{name} {scenario} has no end-to-end limit to lower; leave it out"
+        problems.append(Problem(("reduced", "latency_limit_ms"), text))
+    if reduced.percentile is not None and scenario == "Offline":
+        problems.append(Problem(("reduced", "percentile"), "Offline has no latency limit to judge; leave it out"))
+    return problems

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from dynamo_mlperf.files import write_json
+from dynamo_mlperf.report.figures import derive_figures, measure_of
+from dynamo_mlperf.report.queries import END_TO_END, TPOT, TTFT
+from dynamo_mlperf.report.run_data import read_run
+from tests.report.run_builder import build_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynamo_mlperf.report.figures import Figures
+
+
+def figures_of(root: Path) -> Figures:
+    return derive_figures(read_run(root))
+
+
+def run_with(root: Path, **changed: Any) -> Figures:
+    """Figures of a valid run whose verdict says something else."""
+    paths = build_run(root, queries=800)
+    verdict = dict(read_run(root).verdict or {})
+    write_json(paths.verdict, {**verdict, **changed})
+    return figures_of(root)
+
+
+def test_judged_figures_are_the_verdicts_and_the_rest_is_counted(tmp_path: Path) -> None:
+    paths = build_run(tmp_path / "run", queries=24000)
+    run = read_run(paths.root)
+    assert run.queries is not None
+    end_to_end, ttft = figures_of(paths.root).latencies
+    latencies = np.sort(run.queries.completed_ms - run.queries.issued_ms)
+    assert end_to_end.percentiles[0.5] == pytest.approx(latencies[12000])
+    assert end_to_end.percentiles[0.9] == pytest.approx(latencies[21600])
+    verdict = run.verdict or {}
+    assert end_to_end.percentiles[0.99] == verdict["latency_p99_ms"]["end_to_end"]["plain"]
+    assert end_to_end.early_stopping == verdict["latency_p99_ms"]["end_to_end"]["early_stopping"]
+    assert end_to_end.over_text == f"{int((latencies > 1500).sum())} of 204"
+    assert (ttft.name, ttft.judged_at, ttft.limit) == (TTFT, None, None)
+
+
+@pytest.mark.parametrize("state", ["FAILED", None])
+def test_what_did_not_measure_has_no_figure_even_where_the_files_hold_some(tmp_path: Path, state: str | None) -> None:
+    figures = run_with(tmp_path / "run", verdict=state)
+    assert not figures.measured
+    shown = (figures.completed_qps, figures.tokens_per_second, figures.requests, figures.duration_s)
+    assert shown == (None, None, None, None)
+    assert figures.latencies == ()
+
+
+def test_too_few_queries_are_said_to_be_too_few(tmp_path: Path) -> None:
+    constraint = {
+        "plain": 900.0, "at_percentile": 900.0, "early_stopping": None, "limit": 1500.0, "percentile": 0.99,
+        "over_limit": 0, "over_limit_allowed": -1,
+    }  # fmt: skip
+    row = run_with(tmp_path / "run", latency_p99_ms={"end_to_end": constraint}).latencies[0]
+    assert (row.early_stopping, row.over_text) == (None, "0, too few queries")
+
+
+def test_a_reduced_percentile_stands_beside_p99(tmp_path: Path) -> None:
+    row = figures_of(build_run(tmp_path / "run", "invalid").root).latencies[0]
+    assert list(row.percentiles) == [0.5, 0.9, 0.97, 0.99]
+    assert row.judged_at == 0.97
+    assert [row.percentiles[f] for f in row.percentiles] == sorted(v for v in row.percentiles.values() if v is not None)
+
+
+def test_an_unknown_constraint_shows_what_the_verdict_says(tmp_path: Path) -> None:
+    row = run_with(tmp_path / "run", latency_p99_ms={"jitter": {"plain": 3.0, "limit": 4.0}}).latencies[0]
+    assert (row.name, row.measure, row.percentiles) == ("jitter", None, {0.5: None, 0.9: None, 0.99: 3.0})
+
+
+@pytest.mark.parametrize(
+    ("key", "measure"),
+    [("end_to_end", END_TO_END), ("ttft", TTFT), ("TPOT", TPOT), ("time_per_output_token", TPOT), ("jitter", None)],
+)
+def test_measures_of_constraints(key: str, measure: str | None) -> None:
+    assert measure_of(key) == measure
+
+
+def test_offline_counts_samples(tmp_path: Path) -> None:
+    assert run_with(tmp_path / "run", scenario="Offline").rate_unit == "samples/s"
+
+
+@pytest.mark.parametrize("odd", ["text", 7, [], {"end_to_end": 3}, None])
+def test_a_verdict_of_another_form_does_not_stop_a_report(tmp_path: Path, odd: object) -> None:
+    figures = run_with(tmp_path / "run", latency_p99_ms=odd, reasons=odd, notes=odd, target_qps=odd, disaggregation=odd)
+    assert figures.state == "VALID"
+
+
+def test_evidence_counts_before_there_is_a_verdict(tmp_path: Path) -> None:
+    paths = build_run(tmp_path / "run", queries=800)
+    paths.verdict.unlink()
+    proof = figures_of(paths.root).proof
+    assert proof is not None
+    assert (proof.remote_prefills, proof.requests, proof.failed_transfers) == (800, 800, 0)
+
+
+def test_a_counter_that_is_absent_is_not_zero(tmp_path: Path) -> None:
+    proof = run_with(tmp_path / "run", disaggregation={"disaggregated": True, "proof": "kv-counters"}).proof
+    assert proof is not None
+    assert proof.failed_transfers is None
