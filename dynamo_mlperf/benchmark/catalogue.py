@@ -20,13 +20,8 @@ if TYPE_CHECKING:
 
 CATALOGUE_FILE = "catalogue.jsonl"
 _MAKE_TINY = "dynamo-mlperf init --assets assets makes a small catalogue to start with"
-_TEXT_FIELDS = (
-    "product_title",
-    "product_description",
-    "product_image",
-    "ground_truth_category",
-    "ground_truth_brand",
-)
+_TEXT_FIELDS = ("product_title", "product_image", "ground_truth_category")
+_OPTIONAL_TEXT_FIELDS = ("product_description", "ground_truth_brand")
 
 _INSTRUCTION = """\
 Look at the photo, the title and the description of the product. Reply with one JSON object and nothing else. Keys:
@@ -57,9 +52,9 @@ class ProductSample:
 
     Attributes:
         title: Title as the shop gives it.
-        description: Description as the shop gives it; may be empty.
+        description: Description as the shop gives it; empty where there is none (as for some of the real products).
         category: True category path, levels joined by " > ".
-        brand: True brand; may be empty.
+        brand: True brand; empty where none is known.
         is_secondhand: True for a used product.
         image_path: The image's file.
         where: File and line that the sample comes from, for messages.
@@ -157,15 +152,18 @@ def _sample(line: str, where: str, root: Path) -> ProductSample:
     for field in _TEXT_FIELDS:
         if not isinstance(product.get(field), str):
             raise ConfigError(f"{where}: {field} is {_shown(product, field)}", f"give {field} as a string")
+    for field in _OPTIONAL_TEXT_FIELDS:
+        if not isinstance(product.get(field), str | None):
+            raise ConfigError(f"{where}: {field} is {_shown(product, field)}", f"give {field} as a string or null")
     secondhand = product.get("ground_truth_is_secondhand")
     if not isinstance(secondhand, bool):
         shown = _shown(product, "ground_truth_is_secondhand")
         raise ConfigError(f"{where}: ground_truth_is_secondhand is {shown}", "give it as true or false")
     return ProductSample(
         title=product["product_title"],
-        description=product["product_description"],
+        description=product.get("product_description") or "",
         category=product["ground_truth_category"],
-        brand=product["ground_truth_brand"],
+        brand=product.get("ground_truth_brand") or "",
         is_secondhand=secondhand,
         image_path=_image_path(product["product_image"], where, root),
         where=where,

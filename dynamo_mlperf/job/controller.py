@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from dynamo_mlperf.topology.spec import Topology
 
 
+CANARY_SAMPLES = 2
+"""Samples of the data set that the canary sends to each worker."""
+
+
 @dataclass(frozen=True)
 class JobRequest:
     """What to run, where, and where to record it.
@@ -161,7 +165,7 @@ class _Run:
         with _phase(job, "ready"):
             ids = deployment.wait_until_ready()
         with _phase(job, "canary"):
-            canary = deployment.prove(ids, workload.bodies[0])
+            canary = deployment.prove(ids, workload.bodies[:CANARY_SAMPLES])
             write_json(job.paths.evidence, {"canary": canary})
         with _phase(job, "warmup"):
             count = min(job.topology.timeouts.warmup_requests, len(workload.bodies))

@@ -112,9 +112,9 @@ class Deployment:
         self.job.supervisor.watch(ListingWatch(self.endpoints, ids).look)
         return ids
 
-    def prove(self, ids: Mapping[str, int], body: bytes) -> dict[str, Any]:
-        """A request of its own for each worker, and the KV canary."""
-        return serve_each(self.gate, ids, body)
+    def prove(self, ids: Mapping[str, int], bodies: Sequence[bytes]) -> dict[str, Any]:
+        """Requests of its own for each worker, and the KV canary."""
+        return serve_each(self.gate, ids, bodies)
 
     def warm_up(self, bodies: Sequence[bytes]) -> dict[str, Any]:
         """Warm-up requests, outside the timed window."""

@@ -49,7 +49,8 @@ def axis_end(ascending: NDArray[np.float64], marks: Sequence[Mark]) -> float:
     tail = percentile(ascending, _TAIL) or 0.0
     near = max([tail, *(mark.value_ms for mark in marks if mark.value_ms <= _FAR * tail)])
     largest = float(ascending[-1])
-    return max(near, largest if largest <= _FAR * near else near) * 1.06 or 1.0
+    end = max(near, largest if largest <= _FAR * near else near) * 1.06
+    return end if end > 0 else 1.0
 
 
 def distribution(name: str, title: str, ascending: NDArray[np.float64], marks: Sequence[Mark]) -> str:
@@ -64,7 +65,7 @@ def distribution(name: str, title: str, ascending: NDArray[np.float64], marks: S
     end = axis_end(ascending, marks)
     top = _ROW * len(marks) + 26
     bottom = top + _PLOT_HEIGHT
-    counts, _ = np.histogram(ascending, bins=_BINS, range=(0.0, end))
+    counts, _ = np.histogram(np.maximum(ascending, 0.0), bins=_BINS, range=(0.0, end))
     plot = Plot(_LEFT, _RIGHT, top, bottom, (0.0, end), (0.0, max(float(counts.max()), 1.0) * 1.04))
     shares = Plot(_LEFT, _RIGHT, top, bottom, (0.0, end), (0.0, 1.0))
     parts = [*_share_axis(shares), *y_axis(plot, "queries", grid=False), _bars(plot, counts), _curve(shares, ascending)]
@@ -101,7 +102,7 @@ def _bars(plot: Plot, counts: NDArray[np.int_]) -> str:
 def _curve(shares: Plot, ascending: NDArray[np.float64]) -> str:
     """The cumulative curve through evenly spaced ranks, cut at the plot's right edge."""
     ranks = np.unique(np.linspace(0, len(ascending) - 1, min(_CURVE_POINTS, len(ascending))).round().astype(int))
-    places = [(float(ascending[rank]), (rank + 1) / len(ascending)) for rank in ranks.tolist()]
+    places = [(max(float(ascending[rank]), 0.0), (rank + 1) / len(ascending)) for rank in ranks.tolist()]
     inside = [(x, y) for x, y in places if x <= shares.x_range[1]]
     points = [f"{n(shares.x(x))} {n(shares.y(y))}" for x, y in inside]
     start = f"M{n(shares.x(inside[0][0]))} {n(shares.bottom)}L" if inside else "M0 0"
@@ -190,7 +191,7 @@ def _dots(plot: Plot, times: NDArray[np.float64], values: NDArray[np.float64], c
     if not len(times):
         return []
     x = plot.left + times / plot.x_range[1] * (plot.right - plot.left)
-    y = plot.bottom - np.minimum(values, plot.y_range[1]) / plot.y_range[1] * (plot.bottom - plot.top)
+    y = plot.bottom - np.clip(values, 0.0, plot.y_range[1]) / plot.y_range[1] * (plot.bottom - plot.top)
     if not thin:
         return [_dot_path(zip(x.tolist(), y.tolist(), strict=True), f"{css} some")]
     columns = np.minimum(x - plot.left, plot.right - plot.left - _CELL) // _CELL

@@ -267,7 +267,7 @@ def counter_tables(counters: Mapping[str, Mapping[str, Any]]) -> list[CounterTab
 
 
 def plain_number(value: float) -> str:
-    """A counter as it is: whole where it is whole, else with the decimals it has, three at most (four digits below 1)."""
+    """A counter as it is: whole where it is whole, else with three decimals at most (four digits below 1)."""
     if value == round(value):
         return f"{value:,.0f}"
     return f"{value:.4g}" if abs(value) < 1 else f"{value:,.3f}".rstrip("0").rstrip(".")

@@ -58,7 +58,7 @@ def duration(value_s: float | None) -> str:
         return NOT_MEASURED
     if value_s < 1:
         return f"{value_s:.2f} s"
-    if value_s < _MINUTE_S:
+    if round(value_s, 1) < _MINUTE_S:
         return f"{value_s:.1f} s"
     whole = round(value_s)
     if whole < _HOUR_S:

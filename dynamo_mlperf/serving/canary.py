@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.serving.http import Response
     from dynamo_mlperf.serving.readiness import Gate
 
+CANARY_TOKENS = 24
 CHAT_PATH = "/v1/chat/completions"
 
 
@@ -81,33 +82,50 @@ def settled_counters(
         gate.supervisor.tick()
 
 
-def serve_each(gate: Gate, ids: Mapping[str, int], body: bytes) -> dict[str, Any]:
-    """One request to each worker by name, through every frontend, then the counters: who served, and what moved.
+def greedy(body: bytes) -> bytes:
+    """The same request with greedy sampling and a short answer, so that answers can be compared."""
+    return json.dumps({**json.loads(body), "temperature": 0.0, "max_tokens": CANARY_TOKENS}).encode()
 
-    This is the gate's last step and the KV canary in one: each worker must count a request of its own, each answer
+
+def serve_each(gate: Gate, ids: Mapping[str, int], bodies: Sequence[bytes]) -> dict[str, Any]:
+    """Greedy requests to each worker by name, through every frontend, then the counters: who served, and what moved.
+
+    This is the gate's last step and the KV canary in one: each worker must count requests of its own, each answer
     must hold something, and in a disaggregated deployment each prompt must have come over KV transfer.
 
     Returns:
-        The canary's record: requests, first answers, counter differences.
+        The canary's record: each pair's answers in the order of `bodies` (equal models give equal ones where the
+        arithmetic is exact enough), seconds, and what the counters say.
 
     Raises:
         ServingError: A worker did not serve, or KV did not move.
     """
     before = read_all_counters(gate)
-    pairs = worker_pairs(gate.workers)
-    answers: list[str] = []
+    answers: dict[str, list[str]] = {}
     seconds: list[float] = []
     for frontend in gate.endpoints.plan.frontends:
-        for prefill, decode in pairs:
+        address = gate.endpoints.frontend(frontend)
+        for prefill, decode in worker_pairs(gate.workers):
             who = f"{prefill} to {decode}" if prefill else decode
             gate.say(f"a request of its own for {who}")
-            response = gate.fetch(
-                gate.endpoints.frontend(frontend), CHAT_PATH, body=body, headers=directed_headers(ids, prefill, decode)
-            )
-            answers.append(answer_text(response, who))
-            seconds.append(round(response.seconds, 3))
-    after = settled_counters(gate, before, len(answers))
-    moved = differences(before, after)
+            headers = directed_headers(ids, prefill, decode)
+            replies = [gate.fetch(address, CHAT_PATH, body=greedy(body), headers=headers) for body in bodies]
+            answers[who] = [answer_text(reply, who) for reply in replies]
+            seconds += [round(reply.seconds, 3) for reply in replies]
+    moved = differences(before, settled_counters(gate, before, len(seconds)))
+    _check_canary(gate, moved, len(seconds))
+    evidence = transfer_evidence(gate.engine, per_role(gate, moved))
+    return {
+        "requests": len(seconds),
+        "answers": answers,
+        "seconds": seconds,
+        "remote_prefills": evidence.remote_prefills,
+        "kv_bytes": evidence.kv_bytes,
+        "failed_transfers": evidence.failed_transfers,
+    }
+
+
+def _check_canary(gate: Gate, moved: Mapping[str, Counts], requests: int) -> None:
     idle = [name for name, counts in moved.items() if counts["served"] < 1]
     if idle:
         raise ServingError(
@@ -115,21 +133,13 @@ def serve_each(gate: Gate, ids: Mapping[str, int], body: bytes) -> dict[str, Any
             f"read logs/{idle[0]}.log",
         )
     evidence = transfer_evidence(gate.engine, per_role(gate, moved))
-    if evidence.disaggregated and evidence.remote_prefills < len(answers):
+    if evidence.disaggregated and evidence.remote_prefills < requests:
         raise ServingError(
-            f"{evidence.remote_prefills} of {len(answers)} canary prompts prefilled remotely "
+            f"{evidence.remote_prefills} of {requests} canary prompts prefilled remotely "
             f"({evidence.external_tokens} of {evidence.prompt_tokens} prompt tokens came by KV transfer, "
             f"{evidence.failed_transfers} transfers failed)",
-            "read the decode workers' logs; check UCX_TLS, the side-channel ports and the kv-transfer settings",
+            "read the decode workers' logs; check UCX_TLS, the side-channel ports and the KV transfer settings",
         )
-    return {
-        "requests": len(answers),
-        "answers": [text[:200] for text in answers],
-        "seconds": seconds,
-        "remote_prefills": evidence.remote_prefills,
-        "kv_bytes": evidence.kv_bytes,
-        "failed_transfers": evidence.failed_transfers,
-    }
 
 
 def warm_up(gate: Gate, bodies: Sequence[bytes], in_flight: int) -> dict[str, Any]:

@@ -76,7 +76,9 @@ def refusal(model: type[BaseModel], document: Document, problems: Sequence[Probl
 
     Each place is told once, and what an anchor brings to several places is told at the first.
     """
-    by_place = {problem.place: problem for problem in reversed(problems)}
+    by_place: dict[Place, Problem] = {}
+    for problem in problems:
+        by_place.setdefault(problem.place, problem)
     by_line: dict[tuple[object, ...], Problem] = {}
     for problem in sorted(by_place.values(), key=lambda problem: document.line_of(problem.place) or 0):
         by_line.setdefault((document.line_of(problem.place), problem.place[-1:], problem.text), problem)

@@ -106,27 +106,25 @@ def write_queries(
     return issued, latency
 
 
-def constraint_of(latency: NDArray[np.float64], allowed: int) -> ConstraintLatency:
+def constraint_of(latency: NDArray[np.float64], allowed: int, percentile: float) -> ConstraintLatency:
     ascending = np.sort(latency)
-    at_p99 = float(ascending[int(len(ascending) * 0.99)])
     return ConstraintLatency(
-        plain=at_p99,
-        at_percentile=at_p99,
+        plain=float(ascending[int(len(ascending) * 0.99)]),
+        at_percentile=float(ascending[int(len(ascending) * percentile)]),
         early_stopping=float(ascending[len(ascending) - allowed]),
         limit=LIMIT_MS,
-        percentile=0.99,
+        percentile=percentile,
         over_limit=int((ascending > LIMIT_MS).sum()),
         over_limit_allowed=allowed,
     )
 
 
 def _leave_measurement(paths: RunPaths, kind: Kind, count: int) -> None:
-    failed = (700, 701, 15000) if kind == "invalid" else ()
-    _, latency = write_queries(paths, count, failed=failed, scale=1.09 if kind == "invalid" else 0.97)
+    failed = (100, 101, 650) if kind == "invalid" else ()
+    _, latency = write_queries(paths, count, failed=failed, scale=1.3 if kind == "invalid" else 0.97)
     kept = np.delete(latency, failed) if failed else latency
-    constraint = constraint_of(kept, _ALLOWED.get(count, 204))
-    if kind == "invalid":
-        constraint = replace(constraint, percentile=0.97, at_percentile=float(np.sort(kept)[int(len(kept) * 0.97)]))
+    allowed, percentile = (658, 0.97) if kind == "invalid" else (_ALLOWED.get(count, 204), 0.99)
+    constraint = constraint_of(kept, allowed, percentile)
     moved = _transfer(count - len(failed))
     client = {
         "issue_delay_ms": {"p50": 0.021, "p99": 0.184},

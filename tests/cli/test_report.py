@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from dynamo_mlperf.cli.report import command
+from dynamo_mlperf.errors import ConfigError
+from tests.report.run_builder import build_run
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from tests.report.run_builder import Kind
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def report(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("kind", ["valid", "invalid", "failed", "running"])
+def test_a_report_that_could_be_made_ends_with_0_whatever_the_verdict(runs: Path, kind: Kind) -> None:
+    build_run(runs / "20261129-1", kind, queries=800)
+    result = report("20261129-1")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("NO VERDICT" if kind == "running" else kind.upper())
+    assert result.stderr == "Report: runs/20261129-1/report.html\n"
+    assert (runs / "20261129-1" / "report.html").read_text().rstrip().endswith("</html>")
+
+
+def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
+    build_run(tmp_path / "elsewhere", queries=800)
+    assert report(str(tmp_path / "elsewhere")).exit_code == 0
+    assert (tmp_path / "elsewhere" / "report.html").is_file()
+
+
+def test_the_page_goes_where_it_is_asked_to(runs: Path) -> None:
+    build_run(runs / "r", queries=800)
+    result = report("r", "--html", "page.html")
+    assert result.stderr == "Report: page.html\n"
+    assert Path("page.html").is_file()
+    assert not (runs / "r" / "report.html").exists()
+
+
+def test_no_page(runs: Path) -> None:
+    build_run(runs / "r", queries=800)
+    result = report("r", "--no-html")
+    assert result.stderr == ""
+    assert not (runs / "r" / "report.html").exists()
+
+
+def test_json_is_one_object_and_nothing_else(runs: Path) -> None:
+    paths = build_run(runs / "r", queries=800)
+    facts = json.loads(report("r", "--json").stdout)
+    assert facts["state"] == "VALID"
+    assert facts["run_dir"] == "runs/r"
+    assert facts["verdict"] == json.loads(paths.verdict.read_text())
+    assert list(facts["percentiles_ms"]) == ["end-to-end", "TTFT"]
+    assert list(facts["percentiles_ms"]["end-to-end"]) == ["p50", "p90", "p99"]
+    assert {"phase": "measure", "begin_s": 291.1, "seconds": 602.3} in facts["phases"]
+    assert {"process": "prefill-0", "node": "0", "ready_after_s": 122.2, "died": False} in facts["processes"]
+    assert (facts["missing"], facts["damaged"]) == ([], [])
+
+
+def test_json_of_a_failed_run_has_no_percentile(runs: Path) -> None:
+    build_run(runs / "r", "failed")
+    facts = json.loads(report("r", "--json", "--no-html").stdout)
+    assert (facts["state"], facts["percentiles_ms"]) == ("FAILED", {})
+    assert [p["process"] for p in facts["processes"] if p["died"]] == ["decode-3"]
+    assert facts["missing"] == ["evidence.json", "loadgen/client.json", "loadgen/queries.csv"]
+
+
+def test_an_unknown_run_names_the_latest(runs: Path) -> None:
+    for name in ("20261128-1", "20261129-1"):
+        (runs / name).mkdir(parents=True)
+    with pytest.raises(ConfigError, match="there is no run directory 20261130-1") as caught:
+        report("20261130-1")
+    assert caught.value.action == "one of the latest: 20261128-1, 20261129-1"
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(ConfigError, match="photos is no run directory"):
+        report("photos")
+
+
+def test_html_and_no_html_exclude_each_other(runs: Path) -> None:
+    build_run(runs / "r", "failed")
+    with pytest.raises(ConfigError, match="exclude each other"):
+        report("r", "--html", "x.html", "--no-html")
