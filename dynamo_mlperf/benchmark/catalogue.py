@@ -24,10 +24,11 @@ _TEXT_FIELDS = ("product_title", "product_image", "ground_truth_category")
 _OPTIONAL_TEXT_FIELDS = ("product_description", "ground_truth_brand")
 
 _INSTRUCTION = """\
-Look at the photo, the title and the description of the product. Reply with one JSON object and nothing else. Keys:
-"category": the path of the product in a shop, levels joined by " > ", most general first;
+Look at the title, the description and the photo of the product. Reply with one JSON object and nothing else. Keys:
+"category": the one of the categories below that fits the product best, spelled as it is there;
 "brand": the name of the brand;
-"is_secondhand": true if the product is used, otherwise false."""
+"is_secondhand": true if the product is used, otherwise false.
+Where the description holds code, read the text in it and leave out the code."""
 
 # Start of the file by media type. WebP has its mark behind the length of its RIFF container.
 _SIGNATURES = (
@@ -53,6 +54,7 @@ class ProductSample:
     Attributes:
         title: Title as the shop gives it.
         description: Description as the shop gives it; empty where there is none (as for some of the real products).
+        choices: Category paths to choose from, in the order of the file.
         category: True category path, levels joined by " > ".
         brand: True brand; empty where none is known.
         is_secondhand: True for a used product.
@@ -62,6 +64,7 @@ class ProductSample:
 
     title: str
     description: str
+    choices: tuple[str, ...]
     category: str
     brand: str
     is_secondhand: bool
@@ -155,6 +158,10 @@ def _sample(line: str, where: str, root: Path) -> ProductSample:
     for field in _OPTIONAL_TEXT_FIELDS:
         if not isinstance(product.get(field), str | None):
             raise ConfigError(f"{where}: {field} is {_shown(product, field)}", f"give {field} as a string or null")
+    choices = product.get("potential_product_categories")
+    if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
+        shown = _shown(product, "potential_product_categories")
+        raise ConfigError(f"{where}: potential_product_categories is {shown}", "give it as a list of strings")
     secondhand = product.get("ground_truth_is_secondhand")
     if not isinstance(secondhand, bool):
         shown = _shown(product, "ground_truth_is_secondhand")
@@ -162,6 +169,7 @@ def _sample(line: str, where: str, root: Path) -> ProductSample:
     return ProductSample(
         title=product["product_title"],
         description=product.get("product_description") or "",
+        choices=tuple(choices),
         category=product["ground_truth_category"],
         brand=product.get("ground_truth_brand") or "",
         is_secondhand=secondhand,
@@ -187,17 +195,22 @@ def _image_path(name: str, where: str, root: Path) -> Path:
 
 
 def messages(sample: ProductSample) -> list[dict[str, Any]]:
-    """Chat messages for one product in the OpenAI form: the image first, then the texts and what to answer.
+    """Chat messages for one product in the OpenAI form: what to answer, then the texts, then the image.
 
-    The answer asked for is the benchmark's: a JSON object with category path, brand and second-hand flag.
+    They carry what MLPerf's reference implementation sends, in the same order (title, description, categories to
+    choose from, image), and ask for the same JSON object; the wording is this project's.
     """
-    text = f"{_INSTRUCTION}\n\ntitle: {sample.title}\ndescription: {sample.description}"
+    text = (
+        f"title: {sample.title}\ndescription: {sample.description}\n"
+        f"categories: {json.dumps(sample.choices, ensure_ascii=False)}"
+    )
     return [
+        {"role": "system", "content": _INSTRUCTION},
         {
             "role": "user",
             "content": [
-                {"type": "image_url", "image_url": {"url": sample.data_url()}},
                 {"type": "text", "text": text},
+                {"type": "image_url", "image_url": {"url": sample.data_url()}},
             ],
-        }
+        },
     ]

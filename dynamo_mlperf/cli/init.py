@@ -36,10 +36,15 @@ def command(directory: Path | None, assets: Path | None, *, only_list: bool, for
         for name in _examples():
             click.echo(name)
         return
-    if directory is not None or assets is None:
-        _copy_examples(directory or Path(), force=force)
-    if assets is not None:
-        _make_assets(assets, force=force)
+    from dynamo_mlperf.errors import SetupError
+
+    try:
+        if directory is not None or assets is None:
+            _copy_examples(directory or Path(), force=force)
+        if assets is not None:
+            _make_assets(assets, force=force)
+    except OSError as error:
+        raise SetupError(f"{error.filename}: {error.strerror}", "name a directory that you can write") from error
 
 
 def _shipped_root() -> Path:

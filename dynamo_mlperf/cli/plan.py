@@ -82,7 +82,9 @@ def _warnings(file: Path, topology: Topology, plan: Plan, site: Site) -> tuple[s
 
     text = file.read_text()
     differences = batch_differences(text, topology, plan, shipped=_is_shipped(file))
-    found = [f"{difference.text}; --fix-batch corrects it" for difference in differences]
+    agrees = len(plan.nodes) == topology.nodes.count
+    way_out = "--fix-batch corrects it" if agrees else f"submit with sbatch --nodes={len(plan.nodes)}"
+    found = [f"{difference.text}; {way_out}" for difference in differences]
     found += [f"line {number}: Slurm ignores #SBATCH after the first YAML line" for number in ignored_batch_lines(text)]
     if plan.ports_needed > len(site.ports):
         found.append(f"{plan.ports_needed} ports needed, site {site.name} has {len(site.ports)}; widen its port_range")
@@ -120,7 +122,7 @@ def _escaped(text: str) -> str:
 
 
 def _unit(topology: Topology) -> str:
-    return "GPUs" if topology.device == "cuda" else "GPU slots (device: cpu)"
+    return "GPUs" if topology.device == "cuda" else "GPU slots"
 
 
 def _table(plan: Plan) -> RenderableType:

@@ -32,7 +32,7 @@ class Frontend:
 class Exchange:
     """One request and its response."""
 
-    __slots__ = ("body", "connection", "first_told", "frontend", "issued_ns", "order", "response", "retried", "sent_ns")
+    __slots__ = ("body", "connection", "first_told", "frontend", "issued_ns", "order", "response", "sent_ns")
 
     def __init__(self, order: int, issued_ns: int, frontend: Frontend, body: memoryview, response: Response) -> None:
         self.order = order
@@ -42,7 +42,6 @@ class Exchange:
         self.response = response
         self.sent_ns = 0
         self.connection: Connection | None = None
-        self.retried = False
         self.first_told = False
 
 
@@ -134,9 +133,8 @@ class Connection(asyncio.Protocol):
             return
         now_ns = time.monotonic_ns()
         unanswered = not exchange.response.received_bytes and now_ns - exchange.sent_ns < STALE_WINDOW_NS
-        if self._reused and unanswered and not exchange.retried:
-            exchange.retried = True
-            self._owner.stale(exchange)
+        if self._reused and unanswered:
+            self._owner.stale(exchange)  # goes out on a fresh connection, which is never stale: once at most
             return
         exchange.response.connection_closed(now_ns, str(exc) if exc else "")
         self._owner.finished(exchange)

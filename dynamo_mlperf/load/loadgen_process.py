@@ -15,6 +15,7 @@ import resource
 import sys
 import threading
 import time
+import traceback
 from array import array
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,10 @@ from dynamo_mlperf.process.signals import StopFlag
 AUDIT_CONFIG = "audit.config"
 _EMBEDDED_THEN_USER_CONF = 1
 _POLL_S = 0.2
-_PROGRESS_NS = 1_000_000_000
+_PROGRESS_S = 1.0
+_SWITCH_S = 0.0005
+"""Longest turn of a Python thread while LoadGen's waits for its own: it bounds the issue delay."""
+
 _STUCK_GRACE_NS = 30_000_000_000
 """A client process that has not failed a request this long after its deadline is stuck."""
 
@@ -54,8 +58,7 @@ class Test:
         self._next = 0  # Offline: the first query that still waits for its turn
         self._nothing = array("B", bytes(8))
         self._started_ns = 0
-        self._progress_ns = 0
-        self._expected = 0
+        self._planned: int | None = None
         self._finished = threading.Event()
         self._problem = ""
 
@@ -111,16 +114,19 @@ class Test:
             Stopped: A signal came.
         """
         self._started_ns = time.monotonic_ns()
-        self._expected = expected_queries(self._settings)
+        sys.setswitchinterval(_SWITCH_S)
         threading.Thread(target=self._run_loadgen, name="loadgen", daemon=True).start()
+        reporter = threading.Thread(target=self._report, name="progress", daemon=True)
+        reporter.start()
         while not self._finished.is_set():
             self._stop.check()
             self._complete(list(self._workers.events(_POLL_S)))
             if self._offline:
                 self._feed_offline()
-            self._tick()
+            self._check_stuck()
         if self._problem:
             raise MeasureError(self._problem)
+        reporter.join()
 
     def _feed_offline(self) -> None:
         account = self._account
@@ -154,33 +160,42 @@ class Test:
         if answers:
             loadgen.QuerySamplesComplete(answers)
 
-    def _tick(self) -> None:
-        now_ns = time.monotonic_ns()
-        if now_ns - self._progress_ns < _PROGRESS_NS:
-            return
-        self._progress_ns = now_ns
-        self._expected = generated_queries(self._spec.out_dir / DETAIL) or self._expected
-        self._write_progress(now_ns)
+    def _check_stuck(self) -> None:
         oldest_ns = self._account.oldest_waiting_ns()
-        if oldest_ns is not None and now_ns - oldest_ns > self._spec.timeout_s * 1e9 + _STUCK_GRACE_NS:
+        if oldest_ns is None:
+            return
+        waited_ns = time.monotonic_ns() - oldest_ns
+        if waited_ns > self._spec.timeout_s * 1e9 + _STUCK_GRACE_NS:
             raise MeasureError(
-                f"a client process neither answered nor failed a request {(now_ns - oldest_ns) / 1e9:.0f} s after its "
-                f"issue, {self._spec.timeout_s:g} s being its deadline",
+                f"a client process neither answered nor failed a request {waited_ns / 1e9:.0f} s after its issue, "
+                f"{self._spec.timeout_s:g} s being its deadline",
                 "look at client_worker_*.log, and for a machine that was suspended",
             )
 
-    def _write_progress(self, now_ns: int) -> None:
-        progress = self._account.progress(self._started_ns, now_ns, self._expected)
+    # -- a thread of its own: a slow disk must not delay completions --
+
+    def _report(self) -> None:
+        try:
+            self._write_progress()
+            while not self._finished.wait(_PROGRESS_S):
+                self._write_progress()
+        except OSError as error:
+            self._problem = f"progress.json cannot be written: {error}"
+            self._finished.set()
+            self._workers.wake()
+
+    def _write_progress(self) -> None:
+        self._planned = self._planned or generated_queries(self._spec.out_dir / DETAIL)
+        expected = self._planned or expected_queries(self._settings)
+        progress = self._account.progress(self._started_ns, time.monotonic_ns(), expected)
         write_json(self._spec.out_dir / "progress.json", progress)
 
     def write(self, ready: list[Event]) -> None:
         """End the client processes, then write `queries.csv` and, last, `client.json`."""
-        now_ns = time.monotonic_ns()
-        wall_s = (now_ns - self._started_ns) / 1e9
+        wall_s = (time.monotonic_ns() - self._started_ns) / 1e9
         accounts = {name: json.loads(tail) for name, tail in self._workers.finish().items()}
         account, settings = self._account, self._settings
-        self._expected = generated_queries(self._spec.out_dir / DETAIL) or self._expected
-        self._write_progress(now_ns)
+        self._write_progress()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         own = {"name": "loadgen", "role": "loadgen", "cpu_s": round(usage.ru_utime + usage.ru_stime, 3)}
         http = [{"name": name, "role": "http", "cpu_s": entry["cpu_s"]} for name, entry in accounts.items()]
@@ -273,11 +288,19 @@ def main(arguments: list[str]) -> int:
         print(str(error).replace("\n  Try: ", "; try: "), file=sys.stderr)  # noqa: T201 - the one line
         stopped = error.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
         return error.exit_code if stopped else ExitCode.FAILED
+    except OSError as error:
+        print(f"the measurement stopped: {error}", file=sys.stderr)  # noqa: T201 - the one line
+        return ExitCode.FAILED
     return ExitCode.DONE
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)  # LoadGen's thread cannot be interrupted, and must not outlive a test that was stopped
+    status: int = ExitCode.BUG
+    try:
+        status = main(sys.argv[1:])
+    finally:
+        if status == ExitCode.BUG:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)  # LoadGen's thread cannot be interrupted, and must not outlive a test that was stopped

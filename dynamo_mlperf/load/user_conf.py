@@ -109,19 +109,23 @@ def _setting(number: int, line: str, words: list[str], settings: LoadSettings) -
     start = f"user.conf line {number} has no effect: {line.strip()!r}"
     if words[0].startswith("#"):
         raise ConfigError(f"{start} (a comment needs a blank after #)", f"write # {words[0][1:]}")
-    model, scenario, key = ([*words[0].split("=")[0].rsplit(".", 2), "", ""])[:3]
     if len(words) != 3 or words[1] != "=":  # noqa: PLR2004 - key, sign, value
-        raise ConfigError(f"{start} (LoadGen needs blanks round =)", f"write {words[0].replace('=', ' = ')}")
+        key, _, value = line.partition("#")[0].partition("=")
+        hint = f"write {key.strip()} = {value.strip()}" if value.strip() else "write MODEL.SCENARIO.KEY = VALUE"
+        raise ConfigError(f"{start} (LoadGen reads three words: key, = and value)", hint)
+    if words[0].count(".") < 2:  # noqa: PLR2004 - model, scenario, key
+        hint = f"write *.{settings.loadgen_scenario}.{words[0]} = {words[2]}"
+        raise ConfigError(f"{start} (LoadGen wants MODEL.SCENARIO.KEY)", hint)
+    model, scenario, key = words[0].rsplit(".", 2)
     if key not in KEYS:
         near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.0)[0]
         raise ConfigError(f"{start} (no key {key!r})", f"write {model}.{scenario}.{near} = {words[2]}")
     if model not in ("*", settings.loadgen_model):
-        raise ConfigError(f"{start} (the test's model is {settings.loadgen_model})", f"write *.{scenario}.{key}")
+        hint = f"write *.{scenario}.{key} = {words[2]}"
+        raise ConfigError(f"{start} (the test's model is {settings.loadgen_model})", hint)
     if scenario not in ("*", settings.loadgen_scenario):
-        raise ConfigError(
-            f"{start} (LoadGen's scenario is {settings.loadgen_scenario})",
-            f"write {model}.{settings.loadgen_scenario}.{key}",
-        )
+        hint = f"write {model}.{settings.loadgen_scenario}.{key} = {words[2]}"
+        raise ConfigError(f"{start} (LoadGen's scenario is {settings.loadgen_scenario})", hint)
     kind = "number" if key in _FRACTIONAL else "whole number"
     try:
         return key, float(words[2]) if key in _FRACTIONAL else int(words[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import selectors
@@ -17,7 +18,7 @@ from dynamo_mlperf.process.child import Child
 from dynamo_mlperf.process.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 START_TIMEOUT_S = 120.0
@@ -50,7 +51,8 @@ class Worker:
         """Send one query there."""
         self.dispatched += 1
         if self.socket is not None:
-            self.socket.sendall(ISSUE.pack(order, sample, issued_ns))
+            with contextlib.suppress(ConnectionError):  # a dead process is found, and named, by whoever reads events
+                self.socket.sendall(ISSUE.pack(order, sample, issued_ns))
 
     def died(self) -> MeasureError:
         """What there is to say about its death."""
@@ -63,6 +65,12 @@ class Worker:
             last = source.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         how = "closed its socket" if status is None else f"ended with status {status}"
         return MeasureError(f"{self.name} {how} during the measurement: {last or 'its log is empty'}", f"read {log}")
+
+
+def least_loaded(in_flight: Sequence[int], turn: int) -> int:
+    """Position of the least load; among equal ones the first from position `turn` on, round the end."""
+    count = len(in_flight)
+    return min(((turn + step) % count for step in range(count)), key=in_flight.__getitem__)
 
 
 class Workers:
@@ -138,8 +146,7 @@ class Workers:
     def least_loaded(self) -> Worker:
         """The process with the fewest requests in flight; in turn where they are equal."""
         self._turn += 1
-        count, turn = len(self.all), self._turn
-        return min((self.all[(turn + step) % count] for step in range(count)), key=lambda worker: worker.in_flight)
+        return self.all[least_loaded([worker.in_flight for worker in self.all], self._turn)]
 
     def wake(self) -> None:
         """Make a waiting `events` return; may be called from any thread."""

@@ -154,29 +154,40 @@ def over_time(
     Args:
         name: Unique within the page.
         title: What is shown.
-        issued_s: Issue times in seconds, shape (n,).
+        issued_s: Issue times in seconds, shape (n,); NaN for one that never was issued.
         latency_ms: Latencies, NaN where there is none, shape (n,).
         failed: Which queries failed, shape (n,).
         limit_ms: The limit, None where there is none.
     """
-    known = np.isfinite(latency_ms)
+    known = np.isfinite(latency_ms) & np.isfinite(issued_s)
     times, values = issued_s[known], latency_ms[known]
     marks = [] if limit_ms is None else [Mark("limit", "limit", limit_ms)]
     end = axis_end(np.sort(values), marks) if len(values) else 1.0
     top = 58.0 if failed.any() else 32.0
     bottom = top + _PLOT_HEIGHT
-    plot = Plot(_LEFT, _RIGHT, top, bottom, (0.0, float(issued_s.max()) or 1.0), (0.0, end))
+    plot = Plot(_LEFT, _RIGHT, top, bottom, (0.0, float(np.nanmax(issued_s, initial=0.0)) or 1.0), (0.0, end))
     parts = [*y_axis(plot, "ms", grid=True), *_points(plot, times, values, limit_ms), _median_line(plot, times, values)]
     parts += _failed_lane(plot, issued_s[failed])
-    if limit_ms is not None and limit_ms <= end:
-        label = text(plot.right + 6, plot.y(limit_ms) + 4, "limit", "mark-text limit")
-        parts += [line(plot.left, plot.y(limit_ms), plot.right, plot.y(limit_ms), "mark limit"), label]
+    parts += _limit_line(plot, limit_ms)
     parts += x_axis(plot, "issued, seconds after the first query")
     beyond, failures = int((values > end).sum()), int(failed.sum())
     outside = f" {q.count(beyond)} above {q.milliseconds(end)} ms are drawn on the upper edge." if beyond else ""
     over = "" if limit_ms is None else f" {q.count(int((values > limit_ms).sum()))} over the limit."
     about = f"{q.count(len(values))} answered and {q.count(failures)} failed queries.{over}{outside}"
     return picture(name, bottom + _BELOW, title, about, parts)
+
+
+def _limit_line(plot: Plot, limit_ms: float | None) -> list[str]:
+    if limit_ms is None:
+        return []
+    if limit_ms > plot.y_range[1]:
+        label = f"limit {q.limit_ms(limit_ms)} ms, further up \N{UPWARDS ARROW}"
+        return [text(plot.right, plot.top - 10, label, "mark-text limit", "end")]
+    at = plot.y(limit_ms)
+    return [
+        line(plot.left, at, plot.right, at, "mark limit"),
+        text(plot.right + 6, at + 4, "limit", "mark-text limit"),
+    ]
 
 
 def _points(plot: Plot, times: NDArray[np.float64], values: NDArray[np.float64], limit_ms: float | None) -> list[str]:
@@ -225,10 +236,14 @@ def _median_line(plot: Plot, times: NDArray[np.float64], values: NDArray[np.floa
 
 
 def _failed_lane(plot: Plot, issued_s: NDArray[np.float64]) -> list[str]:
-    """Crosses above the plot, one per failed query (per few pixels where they crowd), with their number."""
+    """Crosses above the plot, one per failed query (per few pixels where they crowd), with their number.
+
+    A query that never was issued has no place; it is in the number.
+    """
     if not len(issued_s):
         return []
-    places = np.unique((issued_s / plot.x_range[1] * (plot.right - plot.left) / 3).round()) * 3 + plot.left
+    issued = issued_s[np.isfinite(issued_s)]
+    places = np.unique((issued / plot.x_range[1] * (plot.right - plot.left) / 3).round()) * 3 + plot.left
     crosses = "".join(f"M{n(x - 3)} 19l6 6m0-6l-6 6" for x in places.tolist())
     label = f"{q.count(len(issued_s))} failed"
     return [f'<path class="cross" d="{crosses}"/>', text(plot.left - 8, 26, label, "mark-text failed", "end")]

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.report import quantities as q
-from dynamo_mlperf.report.queries import END_TO_END, TPOT, TTFT, percentile
+from dynamo_mlperf.report.queries import CONSTRAINTS, ascending_ms, percentile
 from dynamo_mlperf.report.run_data import as_list, as_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dynamo_mlperf.report.queries import Queries
+    from dynamo_mlperf.load.queries import Queries
     from dynamo_mlperf.report.run_data import RunData
 
 NO_VERDICT = "NO VERDICT"
@@ -51,7 +51,7 @@ class LatencyRow:
 
     Attributes:
         name: The measure in words.
-        measure: The measure that `Queries.latency_ms` knows, None for a constraint it does not know.
+        constraint: The verdict's key; one of CONSTRAINTS where it follows from the record of single queries.
         percentiles: Fraction (0.99) to latency; None where it is not known.
         judged_at: The fraction that the run is judged at; None for a measure that is shown and not judged.
         early_stopping: The lowest limit under which the run passes the early-stopping rule, None with too few queries.
@@ -61,7 +61,7 @@ class LatencyRow:
     """
 
     name: str
-    measure: str | None
+    constraint: str
     percentiles: Mapping[float, float | None]
     judged_at: float | None = None
     early_stopping: float | None = None
@@ -126,6 +126,11 @@ class Figures:
         """Whether the run came to a measurement, VALID or not."""
         return self.state in MEASURED
 
+    @property
+    def simulated(self) -> str:
+        """What a heading over figures adds, so that a rehearsed figure never passes for a measured one."""
+        return ", simulated" if self.measured and self.result_class == "rehearsal" else ""
+
 
 def derive_figures(run: RunData) -> Figures:
     """The figures of `run`."""
@@ -162,26 +167,25 @@ def _reason(entry: object) -> Reason:
 def _latencies(constraints: Mapping[str, Any], queries: Queries | None) -> tuple[LatencyRow, ...]:
     """Judged measures first, then those that are only shown."""
     rows = [_judged_row(key, as_mapping(value), queries) for key, value in constraints.items()]
-    judged = {row.measure for row in rows}
-    for measure in (END_TO_END, TTFT):
-        if queries is not None and measure not in judged:
-            values = queries.sorted_ms(measure)
+    for key in ("end_to_end", "ttft"):
+        if queries is not None and key not in constraints:
+            values = ascending_ms(queries, key)
             if len(values):
-                rows.append(LatencyRow(measure, measure, {f: percentile(values, f) for f in SHOWN_PERCENTILES}))
+                shown = {fraction: percentile(values, fraction) for fraction in SHOWN_PERCENTILES}
+                rows.append(LatencyRow(CONSTRAINTS[key], key, shown))
     return tuple(rows)
 
 
 def _judged_row(key: str, value: Mapping[str, Any], queries: Queries | None) -> LatencyRow:
     """p99 and the judged percentile as the verdict has them; the others out of the client's record of each query."""
-    measure = measure_of(key)
-    values = queries.sorted_ms(measure) if queries is not None and measure is not None else None
+    values = ascending_ms(queries, key) if queries is not None and key in CONSTRAINTS else None
     shown: dict[float, float | None] = {f: None if values is None else percentile(values, f) for f in SHOWN_PERCENTILES}
     judged_at = q.number_or_none(value.get("percentile")) or SHOWN_PERCENTILES[-1]
     shown[judged_at] = q.number_or_none(value.get("at_percentile"))
     shown[SHOWN_PERCENTILES[-1]] = q.number_or_none(value.get("plain"))
     return LatencyRow(
-        name=measure or key,
-        measure=measure,
+        name=CONSTRAINTS.get(key, key),
+        constraint=key,
         percentiles=dict(sorted(shown.items())),
         judged_at=judged_at,
         early_stopping=q.number_or_none(value.get("early_stopping")),
@@ -189,16 +193,6 @@ def _judged_row(key: str, value: Mapping[str, Any], queries: Queries | None) -> 
         over_limit=_whole(value.get("over_limit")),
         allowed=_whole(value.get("over_limit_allowed")),
     )
-
-
-def measure_of(constraint: str) -> str | None:
-    """The measure that a constraint's key names; None where it names none that the client records."""
-    key = constraint.lower().replace("-", "_").replace(" ", "_")
-    if "ttft" in key or "first_token" in key:
-        return TTFT
-    if "tpot" in key or "output_token" in key:
-        return TPOT
-    return END_TO_END if key.startswith(("end_to_end", "e2e", "latency")) else None
 
 
 def _proof(transfer: Mapping[str, Any]) -> Proof:

@@ -19,7 +19,7 @@ from dynamo_mlperf.report.charts import Mark, distribution, over_time
 from dynamo_mlperf.report.diagrams import flow, shown_processes, timeline_chart
 from dynamo_mlperf.report.figures import Figures, LatencyRow, derive_figures
 from dynamo_mlperf.report.logs import logs_that_matter, tail
-from dynamo_mlperf.report.queries import END_TO_END
+from dynamo_mlperf.report.queries import CONSTRAINTS, ascending_ms, causes, per_query_ms
 from dynamo_mlperf.report.run_data import Command, RunData, read_run
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _COMMANDS_SHOWN = 80
 _TOPOLOGY_CHARACTERS = 65536
 _ERRORS_SHOWN = 10
 _SHADES = 4
+_LIST_SHOWN = 16
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def render_page(run: RunData) -> str:
         began=_utc(run.timeline.began_at),
         distributions=_distributions(run, figures),
         scatters=_scatters(run, figures),
-        query_errors=run.queries.errors[:_ERRORS_SHOWN] if run.queries else (),
+        query_errors=causes(run.queries)[:_ERRORS_SHOWN] if run.queries else (),
         timeline=_timeline(run),
         flow=_flow(run, figures),
         counter_tables=counter_tables(run.counters),
@@ -148,9 +149,9 @@ def _distributions(run: RunData, figures: Figures) -> list[Chart]:
     """One per measure that has values; only of a run that measured."""
     charts: list[Chart] = []
     for row in figures.latencies:
-        if run.queries is None or row.measure is None:
+        if run.queries is None or row.constraint not in CONSTRAINTS:
             continue
-        values = run.queries.sorted_ms(row.measure)
+        values = ascending_ms(run.queries, row.constraint)
         if len(values):
             name = f"distribution-{len(charts)}"
             svg = distribution(name, f"Distribution of the {row.name} latency", values, _marks(row))
@@ -185,25 +186,24 @@ def _distribution_caption(row: LatencyRow) -> str:
 def _scatters(run: RunData, figures: Figures) -> list[Chart]:
     """Latency over the run: the judged measures, else end-to-end; of a run that did not measure, as a diagnosis."""
     queries = run.queries
-    if queries is None or not queries.total:
+    if queries is None:
         return []
-    judged = [(row.measure, row.limit) for row in figures.latencies if row.measure and row.judged_at is not None]
+    judged = [(row.constraint, row.limit) for row in figures.latencies if row.judged_at is not None]
     charts: list[Chart] = []
-    for measure, limit in judged or [(END_TO_END, None)]:
-        values = queries.latency_ms(measure)
-        title = f"{measure} latency by issue time"
+    for constraint, limit in [pair for pair in judged if pair[0] in CONSTRAINTS] or [("end_to_end", None)]:
+        name = CONSTRAINTS[constraint]
         svg = over_time(
             f"over-time-{len(charts)}",
-            title,
-            issued_s=queries.issued_s,
-            latency_ms=values,
-            failed=queries.failed,
+            f"{name} latency by issue time",
+            issued_s=queries.issued_ms / 1000.0,
+            latency_ms=per_query_ms(queries, constraint),
+            failed=~queries.succeeded,
             limit_ms=limit,
         )
         caption = "A dot per query, or a cell for several, darker where they crowd. Line: running median."
         if not figures.measured:
             caption = f"{caption} For diagnosis only: this run did not measure."
-        charts.append(Chart(Markup(svg), _capital(measure), caption))  # noqa: S704 - svg.py escapes its texts
+        charts.append(Chart(Markup(svg), _capital(name), caption))  # noqa: S704 - svg.py escapes its texts
     return charts
 
 
@@ -274,18 +274,35 @@ def plain_number(value: float) -> str:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested JSON values as (dotted name, text) pairs."""
+    """Nested JSON values as (dotted name, text) pairs; of a long list, its length."""
     pairs: list[tuple[str, str]] = []
-    for name, value in values.items():
-        if isinstance(value, dict):
-            pairs += flat(value, f"{prefix}{name}.")
-        elif (number := q.number_or_none(value)) is not None:
-            pairs.append((f"{prefix}{name}", plain_number(number)))
-        elif isinstance(value, list):
-            pairs.append((f"{prefix}{name}", ", ".join(str(part) for part in value) or "none"))
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, list) and len(value) > _LIST_SHOWN:
+            pairs.append((name, q.many(len(value), "entry", "entries")))
+        elif isinstance(value, list) and any(isinstance(part, dict) for part in value):
+            pairs += flat({_entry_name(part, place): part for place, part in enumerate(value)}, f"{name}.")
+        elif isinstance(value, dict):
+            pairs += flat(value, f"{name}.")
         else:
-            pairs.append((f"{prefix}{name}", {True: "yes", False: "no", None: q.NOT_MEASURED}.get(value, str(value))))
+            pairs.append((name, _scalar(value)))
     return pairs
+
+
+def _entry_name(entry: object, place: int) -> str:
+    """What a list's entry is called: its own `name`, else its place."""
+    return str(entry["name"]) if isinstance(entry, dict) and "name" in entry else str(place)
+
+
+def _scalar(value: object) -> str:
+    number = q.number_or_none(value)
+    if number is not None:
+        return plain_number(number)
+    if isinstance(value, list):
+        return ", ".join(_scalar(part) for part in value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return q.NO_VALUE if value is None else str(value)
 
 
 def common_environment(commands: Sequence[Command]) -> dict[str, str]:

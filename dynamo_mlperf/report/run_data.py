@@ -9,10 +9,10 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.errors import ConfigError, MeasureError
 from dynamo_mlperf.files import RunPaths
+from dynamo_mlperf.load.queries import Queries, read_queries
 from dynamo_mlperf.report.layout import Layout, read_layout
-from dynamo_mlperf.report.queries import Queries, read_queries
 from dynamo_mlperf.report.timeline import Timeline, build_timeline
 
 if TYPE_CHECKING:
@@ -183,12 +183,11 @@ def _queries(paths: RunPaths, reader: _Reader) -> Queries | None:
     if not path.is_file():
         reader.missing.append("loadgen/queries.csv")
         return None
-    queries = read_queries(path)
-    if queries is None:
-        reader.damaged.append("loadgen/queries.csv does not start with the known column names")
-    elif queries.unreadable_rows:
-        reader.damaged.append(f"loadgen/queries.csv: {queries.unreadable_rows} unreadable row(s)")
-    return queries
+    try:
+        return read_queries(path)
+    except MeasureError as error:
+        reader.damaged.append(error.what)
+        return None
 
 
 def _command(line: Mapping[str, Any]) -> Command:

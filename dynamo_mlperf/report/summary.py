@@ -93,7 +93,7 @@ def _headline(run: RunData, figures: Figures, console: Console) -> None:
 
 def _reasons(run: RunData, figures: Figures, console: Console) -> None:
     deaths = run.timeline.deaths
-    if not (figures.reasons or run.timeline.errors or deaths or figures.notes):
+    if not (figures.reasons or run.timeline.errors or run.timeline.warnings or deaths or figures.notes):
         return
     _section(console, "Why, and what to do" if figures.state != "VALID" else "Notes")
     table = Table.grid(padding=(0, 1))
@@ -109,6 +109,8 @@ def _reasons(run: RunData, figures: Figures, console: Console) -> None:
         _print(console, _death(run, process, first=number == 0))
     for error in run.timeline.errors:
         _print(console, f"error: {error}")
+    for warning in run.timeline.warnings:
+        _print(console, f"warning: {warning}")
     for note in figures.notes:
         _print(console, f"note: {note}")
 
@@ -121,7 +123,7 @@ def _death(run: RunData, process: Process, *, first: bool) -> str:
 
 
 def _throughput(figures: Figures, console: Console) -> None:
-    _section(console, "Throughput")
+    _section(console, f"Throughput{figures.simulated}")
     if not figures.measured:
         _print(console, q.NOT_MEASURED)
         return
@@ -144,7 +146,7 @@ def _with_unit(figure: str, unit: str) -> str:
 
 
 def _latency(figures: Figures, console: Console) -> None:
-    _section(console, "Latency, ms")
+    _section(console, f"Latency, ms{figures.simulated}")
     if not figures.latencies:
         _print(console, q.NOT_MEASURED)
         return

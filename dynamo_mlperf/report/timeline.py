@@ -64,6 +64,7 @@ class Timeline:
         phases: Phases in the order in which they began.
         processes: Processes in the order in which they were started.
         errors: Texts of the `error` events.
+        warnings: Texts of the `warning` events.
         staged: The `staged` events.
     """
 
@@ -72,6 +73,7 @@ class Timeline:
     phases: tuple[Phase, ...]
     processes: tuple[Process, ...]
     errors: tuple[str, ...]
+    warnings: tuple[str, ...]
     staged: tuple[Mapping[str, Any], ...]
 
     @property
@@ -87,7 +89,7 @@ def build_timeline(events: Sequence[Mapping[str, Any]]) -> Timeline:
         key=lambda pair: pair[0],
     )
     if not timed:
-        return Timeline(None, 0.0, (), (), (), ())
+        return Timeline(None, 0.0, (), (), (), (), ())
     began_at = timed[0][0]
     since = [(at - began_at, event) for at, event in timed]
     phases = _phases(since)
@@ -97,9 +99,14 @@ def build_timeline(events: Sequence[Mapping[str, Any]]) -> Timeline:
         length_s=since[-1][0],
         phases=phases,
         processes=_processes(since, stop_s),
-        errors=tuple(str(event.get("what", "")) for _, event in since if event.get("event") == "error"),
+        errors=_texts(since, "error"),
+        warnings=_texts(since, "warning"),
         staged=tuple(event for _, event in since if event.get("event") == "staged"),
     )
+
+
+def _texts(events: Sequence[tuple[float, Mapping[str, Any]]], kind: str) -> tuple[str, ...]:
+    return tuple(str(event.get("what", "")) for _, event in events if event.get("event") == kind)
 
 
 def _phases(events: Sequence[tuple[float, Mapping[str, Any]]]) -> tuple[Phase, ...]:

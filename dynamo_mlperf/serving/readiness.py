@@ -118,7 +118,7 @@ def wait_until_healthy(gate: Gate) -> None:
                 continue
             del pending[name]
             next_look[name] = now + HEALTH_EVERY_S
-            if response.ok and b'"status":"ready"' in response.body.replace(b" ", b""):
+            if serves_requests(response):
                 del missing[name]
                 gate.events.add("process_ready", process=name, seconds=round(now - started, 3))
         gate.say(
@@ -132,6 +132,20 @@ def wait_until_healthy(gate: Gate) -> None:
         return f"{len(missing)} of {len(gate.workers)} workers not ready after {gate.ready_s:g} s: {named}"
 
     gate.supervisor.wait_for(look, gate.ready_s, late)
+
+
+def serves_requests(response: Response) -> bool:
+    """Whether a worker's /health says that its `generate` endpoint is up.
+
+    The overall status does not do: a mocker's stays `notready` (HTTP 503) while it serves (Dynamo 1.6.1).
+    """
+    if response.status == 0:
+        return False
+    try:
+        endpoints = response.json().get("endpoints", {})
+    except (ValueError, AttributeError):
+        return False
+    return bool(endpoints.get("generate") == "ready")
 
 
 def instance_ids(gate: Gate) -> dict[str, int]:

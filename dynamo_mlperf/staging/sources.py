@@ -25,7 +25,7 @@ def real_file(source: Path, name: str) -> Path:
         SetupError: There is no such file, its link dangles or leads elsewhere, or it is no regular file.
     """
     path = source / name
-    real = path.resolve()
+    real = Path(os.path.realpath(path))  # a loop of links ends in a path that is not there; resolve() would raise
     if not real.exists():
         what = f"{path} is a link to {path.readlink()}, which is not there" if path.is_symlink() else f"no file {path}"
         raise SetupError(what, "complete the download of the source, or write its manifest anew")

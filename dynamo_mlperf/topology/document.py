@@ -140,8 +140,8 @@ def parse_document(text: str, path: Path) -> Document:
     Raises:
         ConfigError: It is no YAML, several documents, no mapping, or its anchors do not end.
     """
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{path}: {_kind(node)} where keys were expected", "write `key: value` lines")
@@ -154,8 +154,6 @@ def parse_document(text: str, path: Path) -> Document:
         raise ConfigError(f"{path}: {error}", "save the file as plain text") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}", "write plain values") from error
-    finally:
-        loader.dispose()
     return Document(path=path, text=text, value=value, lines=walk.lines, problems=walk.problems)
 
 

@@ -134,7 +134,7 @@ def _sentence(model: type[BaseModel], detail: ErrorDetails) -> str:
 
 def _bound(kind: str, context: Mapping[str, Any]) -> str:
     word, key = _BOUNDS[kind]
-    return f"{word} {context[key]}"
+    return f"{word} {context[key]:g}"
 
 
 def _shown(value: object) -> str:

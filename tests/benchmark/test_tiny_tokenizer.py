@@ -49,7 +49,9 @@ def test_spelling_is_reversible_over_all_bytes() -> None:
     assert spell(" the\n") == "ĠtheĊ"
 
 
-@pytest.mark.parametrize("word", [*words.QUALITIES[:5], *words.THINGS[-5:], *words.DEEDS[-5:], *words.PLAIN, *words.BRANDS])
+@pytest.mark.parametrize(
+    "word", [*words.QUALITIES[:5], *words.THINGS[-5:], *words.DEEDS[-5:], *words.PLAIN, *words.BRANDS]
+)
 def test_each_word_is_one_token(library: Any, word: str) -> None:
     assert library.encode(f" {word}").tokens == [f"Ġ{word}"]
 

@@ -58,6 +58,7 @@ class Stats:
     in_flight: int = 0
     peak_in_flight: int = 0
     connections: int = 0
+    closed: int = 0
     answers: int = 0
 
 
@@ -106,6 +107,7 @@ class _Server:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
+            self.stats.closed += 1
             writer.close()
 
     async def _answer(self, writer: asyncio.StreamWriter, body: bytes) -> None:
@@ -140,7 +142,7 @@ class _Server:
         end = _delta("", "stop") + _usage(script.prompt_tokens, 0 if fault == "zero" else script.tokens)
         writer.write(_chunk(end if fault == "no-done" else end + _DONE))
         if fault == "no-end":
-            await asyncio.sleep(3600)
+            return
         writer.write(_chunk(b""))
         await writer.drain()
 

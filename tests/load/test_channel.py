@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +16,7 @@ EVENTS = st.builds(Event, st.sampled_from(Kind), UINT, TIME, TIME, TIME, UINT, U
 
 def _pieces(raw: bytes, cuts: list[int]) -> list[bytes]:
     edges = [0, *sorted(min(cut, len(raw)) for cut in cuts), len(raw)]
-    return [raw[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [raw[start:end] for start, end in pairwise(edges)]
 
 
 @given(events=st.lists(EVENTS, max_size=8), cuts=st.lists(st.integers(0, 900), max_size=6))

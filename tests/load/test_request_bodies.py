@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,12 @@ def test_unfinished_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "bodies"
     write_requests(path, [b"abc"])
 
-    def interrupted() -> list[bytes]:
+    def interrupted() -> Iterator[bytes]:
+        yield b"abc"
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         write_requests(path, interrupted())
-    (tmp_path / "bodies").write_bytes(b"abc")
-    path.with_name("bodies.offsets").unlink(missing_ok=True)
+    assert path.read_bytes() == b"abc"
     with pytest.raises(ConfigError, match="cannot be read"):
         RequestsFile(path)

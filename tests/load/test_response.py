@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ def test_one_byte_at_a_time() -> None:
 @given(cuts=st.lists(st.integers(0, len(GOOD)), max_size=12))
 def test_split_anywhere(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(GOOD)]
-    pieces = [GOOD[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    pieces = [GOOD[start:end] for start, end in pairwise(edges)]
     assert outcome(read(*pieces, keep_text=True)) == WHOLE
 
 

@@ -54,10 +54,7 @@ def build_run(root: Path, kind: Kind = "valid", *, queries: int = 24000) -> RunP
     _write_commands(paths)
     if kind == "failed":
         _leave_failure(paths)
-    elif kind == "running":
-        issue_s, latency = write_queries(paths, 3000)
-        assert len(issue_s) == len(latency)
-    else:
+    elif kind != "running":
         _leave_measurement(paths, kind, queries)
     return paths
 
@@ -87,10 +84,11 @@ def worker_names() -> list[str]:
 
 def write_queries(
     paths: RunPaths, count: int, *, failed: tuple[int, ...] = (), scale: float = 1.0
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`queries.csv` of `count` Poisson arrivals at 40 per second; returns issue times and latencies in ms."""
+) -> NDArray[np.float64]:
+    """`queries.csv` of `count` Poisson arrivals at 40 per second; returns their latencies in ms."""
     random = np.random.default_rng(20260)
-    issued = np.cumsum(random.exponential(25.0, count)) + 5_000.0
+    issued = np.cumsum(random.exponential(25.0, count))
+    issued -= issued[0]
     latency = (620.0 + 190.0 * random.lognormal(0.0, 0.62, count)) * scale
     latency = np.where(latency > 1900.0, 1400.0 + latency % 90.0, latency)
     first = latency * random.uniform(0.25, 0.35, count)
@@ -103,7 +101,7 @@ def write_queries(
             first_ms, done_ms = issued[i] + first[i], issued[i] + latency[i]
             lines.append(f"{i},{i % 8000},{issued[i]:.3f},{first_ms:.3f},{done_ms:.3f},{tokens[i]},3700,")
     (paths.load / "queries.csv").write_text("\n".join(lines) + "\n")
-    return issued, latency
+    return latency
 
 
 def constraint_of(latency: NDArray[np.float64], allowed: int, percentile: float) -> ConstraintLatency:
@@ -121,17 +119,12 @@ def constraint_of(latency: NDArray[np.float64], allowed: int, percentile: float)
 
 def _leave_measurement(paths: RunPaths, kind: Kind, count: int) -> None:
     failed = (100, 101, 650) if kind == "invalid" else ()
-    _, latency = write_queries(paths, count, failed=failed, scale=1.3 if kind == "invalid" else 0.97)
+    latency = write_queries(paths, count, failed=failed, scale=1.3 if kind == "invalid" else 0.97)
     kept = np.delete(latency, failed) if failed else latency
     allowed, percentile = (658, 0.97) if kind == "invalid" else (_ALLOWED.get(count, 204), 0.99)
     constraint = constraint_of(kept, allowed, percentile)
     moved = _transfer(count - len(failed))
-    client = {
-        "issue_delay_ms": {"p50": 0.021, "p99": 0.184},
-        "cpu_percent": 34.2,
-        "in_flight_max": 71,
-        "limited": False,
-    }
+    client = _client(count, failed)
     write_json(paths.load / "client.json", client)
     (paths.load / "mlperf_log_summary.txt").write_text("Result is : VALID\n")
     canary = {"prompt_tokens": 812, "answer_tokens": 16, "external_tokens": 812, "passed": True}
@@ -155,6 +148,23 @@ def _leave_measurement(paths: RunPaths, kind: Kind, count: int) -> None:
     if kind == "invalid":
         verdict = replace(verdict, verdict="INVALID", result_class="reduced", reasons=_invalid_reasons(constraint))
     write_verdict(paths, verdict)
+
+
+def _client(count: int, failed: tuple[int, ...]) -> dict[str, Any]:
+    cause = "HTTP 500: no worker for this request"
+    return {
+        "requests": count,
+        "failed": [{"sample": order % 8000, "order": order, "cause": cause} for order in failed],
+        "issue_delay_ms": {"p50": 0.021, "p99": 0.184, "max": 2.31},
+        "processes": [
+            {"name": "loadgen", "role": "loadgen", "cpu_s": 34.2},
+            {"name": "http-0", "role": "http", "cpu_s": 211.6},
+        ],
+        "max_in_flight": 71,
+        "in_flight_bound": None,
+        "wall_s": 602.9,
+        "client_limited": "",
+    }
 
 
 def _invalid_reasons(constraint: ConstraintLatency) -> tuple[Reason, ...]:

@@ -94,9 +94,9 @@ def test_a_limit_far_away_does_not_squeeze_the_picture() -> None:
 
 
 def test_stragglers_beyond_the_edge_are_counted() -> None:
-    values = np.sort(np.append(np.linspace(500, 1000, 997), [90_000.0, 95_000.0]))
+    values = np.sort(np.append(np.linspace(500, 1000, 997), [1500.0, 90_000.0, 95_000.0]))
     assert axis_end(values, ()) < 2000
-    assert "2 of them lie beyond the right edge" in description(distribution("d", "t", values, ()))
+    assert "3 of them lie beyond the right edge" in description(distribution("d", "t", values, ()))
 
 
 @pytest.mark.parametrize("values", [[0.0], [5.0, 5.0], [-3.0, -1.0], [1e-9], [1e12]])
@@ -106,7 +106,7 @@ def test_odd_values_still_make_a_picture(values: list[float]) -> None:
     svg = over_time(
         "o", "t", issued_s=array * 0, latency_ms=array, failed=np.zeros(len(array), dtype=bool), limit_ms=1500.0
     )
-    assert "nan" not in svg
+    assert "nan" not in svg.lower()
     ET.fromstring(svg)
 
 
@@ -144,6 +144,21 @@ def test_without_a_limit_nothing_is_over_it() -> None:
     svg = scatter(100, over=5, limit=None)
     assert by_class(svg, "over") == by_class(svg, "limit") == []
     assert "over the limit" not in description(svg)
+
+
+def test_a_limit_far_above_is_named_and_not_drawn() -> None:
+    svg = scatter(100, limit=9000.0)
+    assert "limit 9,000 ms, further up \u2191" in texts(svg)
+    assert [e.get("text-anchor") for e in by_class(svg, "limit")] == ["end"]
+
+
+def test_a_query_that_never_was_issued_counts_and_has_no_place() -> None:
+    issued = np.array([0.0, 1.0, np.nan])
+    latency, failed = np.array([100.0, np.nan, np.nan]), np.array([False, True, True])
+    svg = over_time("o", "t", issued_s=issued, latency_ms=latency, failed=failed, limit_ms=None)
+    assert "nan" not in svg.lower()
+    assert "2 failed" in texts(svg)
+    assert by_class(svg, "cross")[0].get("d", "").count("M") == 1
 
 
 def test_all_failed() -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from dynamo_mlperf.files import write_json
-from dynamo_mlperf.report.figures import derive_figures, measure_of
-from dynamo_mlperf.report.queries import END_TO_END, TPOT, TTFT
+from dynamo_mlperf.report.figures import derive_figures
 from dynamo_mlperf.report.run_data import read_run
 from tests.report.run_builder import build_run
 
@@ -41,7 +40,7 @@ def test_judged_figures_are_the_verdicts_and_the_rest_is_counted(tmp_path: Path)
     assert end_to_end.percentiles[0.99] == verdict["latency_p99_ms"]["end_to_end"]["plain"]
     assert end_to_end.early_stopping == verdict["latency_p99_ms"]["end_to_end"]["early_stopping"]
     assert end_to_end.over_text == f"{int((latencies > 1500).sum())} of 204"
-    assert (ttft.name, ttft.judged_at, ttft.limit) == (TTFT, None, None)
+    assert (ttft.name, ttft.judged_at, ttft.limit) == ("TTFT", None, None)
 
 
 @pytest.mark.parametrize("state", ["FAILED", None])
@@ -71,15 +70,13 @@ def test_a_reduced_percentile_stands_beside_p99(tmp_path: Path) -> None:
 
 def test_an_unknown_constraint_shows_what_the_verdict_says(tmp_path: Path) -> None:
     row = run_with(tmp_path / "run", latency_p99_ms={"jitter": {"plain": 3.0, "limit": 4.0}}).latencies[0]
-    assert (row.name, row.measure, row.percentiles) == ("jitter", None, {0.5: None, 0.9: None, 0.99: 3.0})
+    assert (row.name, row.constraint, row.percentiles) == ("jitter", "jitter", {0.5: None, 0.9: None, 0.99: 3.0})
 
 
-@pytest.mark.parametrize(
-    ("key", "measure"),
-    [("end_to_end", END_TO_END), ("ttft", TTFT), ("TPOT", TPOT), ("time_per_output_token", TPOT), ("jitter", None)],
-)
-def test_measures_of_constraints(key: str, measure: str | None) -> None:
-    assert measure_of(key) == measure
+def test_token_latencies_are_called_by_their_names_and_end_to_end_is_shown(tmp_path: Path) -> None:
+    constraint = {"plain": 3.0, "at_percentile": 3.0, "early_stopping": 3.5, "limit": 4.0, "percentile": 0.99}
+    rows = run_with(tmp_path / "run", latency_p99_ms={"ttft": constraint, "tpot": constraint}).latencies
+    assert [(row.name, row.judged_at) for row in rows] == [("TTFT", 0.99), ("TPOT", 0.99), ("end-to-end", None)]
 
 
 def test_offline_counts_samples(tmp_path: Path) -> None:

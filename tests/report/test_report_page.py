@@ -95,18 +95,19 @@ def test_pages_are_well_formed_self_contained_and_accessible(tmp_path: Path, kin
 def test_a_valid_run_shows_its_facts(tmp_path: Path) -> None:
     page = page_of(build_run(tmp_path / "run").root)
     for fact in (
-        "VALID qwen3-vl-235b-a22b, Interactive The run finished and every rule was met.",
+        "VALID official qwen3-vl-235b-a22b, Interactive The run finished and every rule was met.",
         "4P8D (8:8 GPUs)",
         "began 2026-11-29 12:00:00 UTC",
-        "Completed 39.85 queries/s target 40.00",
+        "Completed, queries/s 39.85 target 40.00",
         "Requests 24,000 0 failed",
-        "limit 1,500 ms at p99",
+        "end-to-end early stopping 1,396.4 ms limit 1,500 ms at p99",
         "24,000 of 24,000 prefilled remotely",
         "24,000 transfers, 0 failed",
         "prefill-3 · gb200-004",
         "gb200-002 P1 P1 D2 D3",
         "issue_delay_ms.p99 0.184",
-        "limited no",
+        "processes.http-0.cpu_s 211.6",
+        "in_flight_bound \u2013",
         "Versions (4)",
         "measure: {benchmark: qwen3-vl-235b-a22b, scenario: Interactive",
         "vllm:request_success_total 6,000 6,000 6,000 6,000 24,000",
@@ -138,9 +139,12 @@ def test_a_failed_run_shows_who_died_and_how_its_log_ends(tmp_path: Path) -> Non
 
 
 def test_queries_of_a_run_that_did_not_end_are_a_diagnosis(tmp_path: Path) -> None:
-    page = page_of(build_run(tmp_path / "run", "running").root)
+    paths = build_run(tmp_path / "run", "invalid", queries=800)
+    paths.verdict.unlink()
+    page = page_of(paths.root)
     assert "For diagnosis only: this run did not measure." in page.text
-    assert "3,000 answered and 0 failed queries" in page.text
+    assert "797 answered and 3 failed queries" in page.text
+    assert "distribution of the" not in page.text.lower()
 
 
 def test_untrusted_text_stays_text(tmp_path: Path) -> None:
@@ -178,6 +182,17 @@ def test_untrusted_text_stays_text(tmp_path: Path) -> None:
     assert "\x1b" not in page.source
     (policy,) = [meta["content"] for meta in page.tags("meta") if "http-equiv" in meta]
     assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_a_rehearsal_says_so_wherever_it_shows_a_figure(tmp_path: Path) -> None:
+    paths = build_run(tmp_path / "run", queries=800)
+    verdict = dict(read_run(paths.root).verdict or {})
+    write_json(paths.verdict, {**verdict, "class": "rehearsal"})
+    page = page_of(paths.root)
+    for heading in ("Key figures", "Latency distribution", "Latency over the run"):
+        assert f"{heading}, simulated" in page.text
+    assert "VALID rehearsal" in page.text
+    assert "simulated engines; says nothing about real hardware and cannot be submitted" in page.text
 
 
 def test_fifty_thousand_queries_make_a_small_page(tmp_path: Path) -> None:
@@ -241,12 +256,25 @@ def test_plain_numbers(value: float, text: str) -> None:
 
 
 def test_nested_values_are_flattened() -> None:
-    assert flat({"a": {"b": 1, "c": {"d": None}}, "e": [1, "x"], "f": True, "g": []}) == [
+    assert flat(
+        {
+            "a": {"b": 1, "c": {"d": None}},
+            "e": [1, "x"],
+            "f": True,
+            "g": [],
+            "h": [{"name": "x", "v": 1}, {"v": 2}],
+            "i": [0] * 17,
+        }
+    ) == [
         ("a.b", "1"),
-        ("a.c.d", "did not measure"),
+        ("a.c.d", "\u2013"),
         ("e", "1, x"),
         ("f", "yes"),
         ("g", "none"),
+        ("h.x.name", "x"),
+        ("h.x.v", "1"),
+        ("h.1.v", "2"),
+        ("i", "17 entries"),
     ]
 
 

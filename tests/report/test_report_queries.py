@@ -4,89 +4,52 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dynamo_mlperf.report.queries import COLUMNS, END_TO_END, TPOT, TTFT, percentile, read_queries
+from dynamo_mlperf.load.queries import Queries, read_queries
+from dynamo_mlperf.report.queries import CONSTRAINTS, ascending_ms, causes, per_query_ms, percentile
+from tests.report.run_builder import build_run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-HEADER = ",".join(COLUMNS)
+HEADER = "order,sample,issued_ms,first_token_ms,completed_ms,output_tokens,prompt_tokens,error"
 ROWS = (
-    "0,17,1000.0,1200.0,2200.0,11,3700,",
-    "1,18,1500.0,,,0,0,HTTP 500",
-    "2,19,1600.0,1700.0,1700.0,1,3700,",
-    "3,20,1800.0,1900.0,,,,",
-    '4,21,2000.0,,,0,0,"timeout, no answer"',
-    "5,22,2100.0,,,0,0,HTTP 500",
+    "0,17,0.0,200.0,1200.0,11,3700,",
+    "1,18,500.0,,,0,0,HTTP 500",
+    "2,19,600.0,700.0,710.0,1,3700,",
+    '3,20,800.0,950.0,,2,3700,"timeout, no answer"',
+    "4,21,,,,0,0,HTTP 500",
 )
 
 
-def write(path: Path, *lines: str) -> Path:
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def test_latencies_follow_from_the_times(tmp_path: Path) -> None:
-    queries = read_queries(write(tmp_path / "queries.csv", HEADER, *ROWS))
-    assert queries is not None
-    nan = np.nan
-    np.testing.assert_allclose(queries.latency_ms(END_TO_END), [1200.0, nan, 100.0, nan, nan, nan])
-    np.testing.assert_allclose(queries.latency_ms(TTFT), [200.0, nan, 100.0, nan, nan, nan])
-    np.testing.assert_allclose(queries.latency_ms(TPOT), [100.0, nan, nan, nan, nan, nan])
-    np.testing.assert_allclose(queries.issued_s, [0.0, 0.5, 0.6, 0.8, 1.0, 1.1])
-    assert queries.sorted_ms(END_TO_END).tolist() == [100.0, 1200.0]
-
-
-def test_a_query_in_flight_is_neither_answered_nor_failed(tmp_path: Path) -> None:
-    queries = read_queries(write(tmp_path / "queries.csv", HEADER, *ROWS))
-    assert queries is not None
-    assert queries.answered.tolist() == [True, False, True, False, False, False]
-    assert queries.failed.tolist() == [False, True, False, False, True, True]
-    assert queries.errors == (("HTTP 500", 2), ("timeout, no answer", 1))
+@pytest.fixture
+def queries(tmp_path: Path) -> Queries:
+    (tmp_path / "queries.csv").write_text("\n".join((HEADER, *ROWS)) + "\n")
+    return read_queries(tmp_path / "queries.csv")
 
 
 @pytest.mark.parametrize(
-    "row", ["6,23,2200", "6,23,x,1,2,3,4,", "", "6,23,,1,2,3,4,", "6,23,2200.0,1.0,2.0,3,4,,more", '6,23,"22\x0000']
+    ("constraint", "values"), [("end_to_end", (1200.0, 110.0)), ("ttft", (200.0, 100.0)), ("tpot", (100.0, 10.0))]
 )
-def test_a_row_that_is_no_record_is_counted_and_left_out(tmp_path: Path, row: str) -> None:
-    queries = read_queries(write(tmp_path / "queries.csv", HEADER, *ROWS, row))
-    assert queries is not None
-    assert (queries.total, queries.unreadable_rows) == (6, 1)
+def test_latencies_belong_to_queries_that_were_answered(
+    queries: Queries, constraint: str, values: tuple[float, float]
+) -> None:
+    nan = np.nan
+    np.testing.assert_allclose(per_query_ms(queries, constraint), [values[0], nan, values[1], nan, nan])
+    assert ascending_ms(queries, constraint).tolist() == [values[1], values[0]]
 
 
-def test_a_field_beyond_what_csv_takes_ends_the_rows(tmp_path: Path) -> None:
-    queries = read_queries(write(tmp_path / "queries.csv", HEADER, ROWS[0], '1,"' + "x" * 200_000))
-    assert queries is not None
-    assert (queries.total, queries.unreadable_rows) == (1, 1)
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_latencies_are_those_that_the_verdict_is_made_from(tmp_path: Path, constraint: str) -> None:
+    paths = build_run(tmp_path / "run", "invalid", queries=800)
+    record = read_queries(paths.load / "queries.csv")
+    np.testing.assert_allclose(ascending_ms(record, constraint), record.latencies_ms(constraint))
 
 
-def test_other_columns_are_refused(tmp_path: Path) -> None:
-    assert read_queries(write(tmp_path / "queries.csv", "order,latency_ms", "0,12")) is None
-    assert read_queries(write(tmp_path / "empty.csv")) is None
-    assert read_queries(tmp_path / "absent.csv") is None
+def test_causes_by_frequency(queries: Queries) -> None:
+    assert causes(queries) == [("HTTP 500", 2), ("timeout, no answer", 1)]
 
 
-def test_no_query_yet(tmp_path: Path) -> None:
-    queries = read_queries(write(tmp_path / "queries.csv", HEADER))
-    assert queries is not None
-    assert queries.total == 0
-    assert queries.issued_s.tolist() == queries.sorted_ms(TTFT).tolist() == []
-
-
-@given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=300), st.floats(0.0, 1.0))
-def test_a_percentile_is_a_value_with_that_share_below_it(values: list[float], fraction: float) -> None:
-    ascending = np.sort(np.array(values))
-    found = percentile(ascending, fraction)
-    assert found is not None
-    assert found in values
-    rank = int(len(values) * fraction)
-    assert (ascending < found).sum() <= rank
-    assert (ascending <= found).sum() >= min(rank + 1, len(values))
-
-
-def test_the_99th_percentile_of_a_hundred_is_the_largest() -> None:
-    assert percentile(np.arange(100.0), 0.99) == 99.0
-    assert percentile(np.arange(100.0), 0.5) == 50.0
-    assert percentile(np.array([]), 0.5) is None
+def test_no_latency_has_no_percentile() -> None:
+    assert percentile(np.arange(100, dtype=np.float64), 0.99) == 99.0
+    assert percentile(np.array([], dtype=np.float64), 0.5) is None

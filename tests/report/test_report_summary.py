@@ -74,6 +74,12 @@ def test_a_routing_proof_claims_no_bytes(tmp_path: Path) -> None:
     assert "NIXL" not in found
 
 
+def test_a_rehearsal_says_so_over_its_figures(tmp_path: Path) -> None:
+    found = summary(rewritten(tmp_path / "run", lambda v: v.update({"class": "rehearsal"})))
+    assert "Throughput, simulated" in found
+    assert "Latency, ms, simulated" in found
+
+
 def test_an_aggregated_deployment_has_nothing_to_prove(tmp_path: Path) -> None:
     moved = {"disaggregated": False, "proof": "none", "requests": 64}
     found = summary(rewritten(tmp_path / "run", lambda v: v.update(disaggregation=moved)))
@@ -95,7 +101,7 @@ def test_a_forged_process_name_leads_to_no_other_file(tmp_path: Path) -> None:
     paths = build_run(tmp_path / "run", "failed")
     (tmp_path / "secret.log").write_text("secret")
     paths.events.write_text(paths.events.read_text().replace('"decode-3"', '"../../secret"'))
-    assert "secret.log" not in summary(paths.root)
+    assert "secret.log" not in summary(paths.root, width=400)
 
 
 def test_a_terminal_that_is_not_utf8_gets_question_marks(tmp_path: Path) -> None:

@@ -99,3 +99,8 @@ def test_odd_events_change_nothing(odd: dict[str, Any]) -> None:
 def test_no_event() -> None:
     timeline = build_timeline([])
     assert (timeline.began_at, timeline.length_s, timeline.phases) == (None, 0.0, ())
+
+
+def test_errors_and_warnings_are_kept_apart() -> None:
+    timeline = build_timeline([event(0, "warning", what="an old shard"), event(1, "error", what="decode-0 died")])
+    assert (timeline.errors, timeline.warnings) == (("decode-0 died",), ("an old shard",))

@@ -10,8 +10,7 @@ from dynamo_mlperf.errors import CapacityError, ConfigError
 from dynamo_mlperf.topology.capacity import fewest_nodes, fits, nearest_plans, with_workers
 from dynamo_mlperf.topology.plan import Plan, make_plan, plan_as_json
 from dynamo_mlperf.topology.spec import Topology, parse_topology
-
-from topology_texts import disaggregated, role, topology_text
+from tests.topology.topology_texts import disaggregated, role, topology_text
 
 
 def check_plan(topology: Topology, plan: Plan) -> None:
@@ -93,6 +92,8 @@ def brute_force_fits(topology: Topology) -> bool:
 @example(disaggregated((3, 3), (3, 1), nodes=3))
 @example(disaggregated((5, 2), (6, 1)))
 @example(disaggregated((2, 3), (2, 2), nodes=3, gpus=5))
+@example(disaggregated((1, 10), (3, 3), gpus=5, domain=4))
+@example(disaggregated((3, 3), (1, 10), gpus=5, domain=4))
 def test_a_plan_is_found_exactly_when_brute_force_finds_one(topology: Topology) -> None:
     if not brute_force_fits(topology):
         with pytest.raises(CapacityError):
@@ -151,7 +152,12 @@ def test_another_node_count_scales_in_proportion_or_names_counts_that_do(topolog
 
 @pytest.mark.parametrize(
     ("prefill", "decode", "split", "idle"),
-    [((5, 2), (6, 1), "5P6D", 0), ((6, 2), (4, 1), "6P4D", 0), ((4, 2), (8, 1), "4P8D", 0), ((4, 2), (6, 1), "4P6D", 2)],
+    [
+        ((5, 2), (6, 1), "5P6D", 0),
+        ((6, 2), (4, 1), "6P4D", 0),
+        ((4, 2), (8, 1), "4P8D", 0),
+        ((4, 2), (6, 1), "4P6D", 2),
+    ],
 )
 def test_the_published_splits_fit_four_nodes_of_four(
     prefill: tuple[int, int], decode: tuple[int, int], split: str, idle: int
@@ -188,6 +194,11 @@ def test_one_worker_too_many_is_refused_with_the_numbers_and_what_fits() -> None
     assert refused.value.action == (
         "a plan that fits: 6P4D on 4 nodes, 5P5D on 4 nodes, 5P6D on 4 nodes, 6P5D on 5 nodes"
     )
+
+
+def test_the_hint_of_fewer_workers_takes_away_no_more_than_it_must() -> None:
+    hints = nearest_plans(disaggregated((5, 3), (1, 1)))
+    assert [(hint.workers, hint.nodes) for hint in hints] == [((4, 1), 4), ((4, 2), 4), ((5, 1), 5)]
 
 
 def test_gpus_that_suffice_in_sum_but_not_by_node_are_refused_as_such() -> None:
@@ -255,7 +266,7 @@ def test_nodes_without_a_worker_are_warned_of_with_the_count_that_suffices() -> 
 
 
 def test_degrees_that_vllm_cannot_move_kv_between_are_warned_of() -> None:
-    assert "tensor_parallel 2 (prefill) and 3 (decode)" in make_plan(disaggregated((2, 2), (2, 3))).warnings[0]
+    assert "tensor_parallel 2 (prefill) and 3 (decode)" in make_plan(disaggregated((2, 2), (2, 3), nodes=3)).warnings[0]
 
 
 def test_scaling_names_node_counts_that_plan() -> None:

@@ -50,7 +50,5 @@ def disaggregated(
     head: str = "first",
 ) -> Topology:
     """Roles as (workers, tensor_parallel)."""
-    text = topology_text(
-        nodes=nodes, gpus=gpus, domain=domain, head=head, prefill=role(*prefill), decode=role(*decode)
-    )
+    text = topology_text(nodes=nodes, gpus=gpus, domain=domain, head=head, prefill=role(*prefill), decode=role(*decode))
     return parse_topology(text)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from dynamo_mlperf.cli.plan import command, show_plan
+from dynamo_mlperf.cli.schema import command as schema_command
+from dynamo_mlperf.errors import CapacityError, ConfigError
+from dynamo_mlperf.topology.plan import make_plan, plan_as_json
+from dynamo_mlperf.topology.spec import load_topology
+
+PUBLISHED = ("q3vl-gb200x16-interactive-4p8d", "q3vl-gb200x16-interactive-5p6d")
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+
+
+@pytest.fixture
+def here(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the demo's topology and everything that it names."""
+    shutil.copy(repository / "topologies" / "demo.yaml", tmp_path)
+    (tmp_path / "staging").mkdir()
+    (tmp_path / "staging" / "tiny-qwen3-vl-moe.yaml").touch()
+    (tmp_path / "assets" / "tiny-product-catalogue").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DYNAMO_MLPERF_SITE", raising=False)
+    return tmp_path
+
+
+def plan(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, "demo", "devcluster-2p2d"])
+def test_the_table_of_a_shipped_topology(repository: Path, name: str) -> None:
+    topology = load_topology(repository / "topologies" / f"{name}.yaml")
+    out = io.StringIO()
+    show_plan(Console(file=out, width=100, highlight=False), topology, make_plan(topology))
+    assert out.getvalue() == (GOLDEN / f"plan-{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_json_of_a_published_topology(repository: Path, name: str) -> None:
+    text = json.dumps(plan_as_json(make_plan(load_topology(repository / "topologies" / f"{name}.yaml"))), indent=2)
+    assert text + "\n" == (GOLDEN / f"plan-{name}.json").read_text()
+
+
+def test_stdout_holds_the_json_and_nothing_else(here: Path) -> None:
+    result = plan("demo.yaml", "--json")
+    assert result.exception is None
+    assert result.stderr == ""
+    value = json.loads(result.stdout)
+    assert list(value)[:5] == ["name", "nodes", "workers", "idle_gpus", "split"]
+    assert value["workers"][1] == {"role": "decode", "index": 0, "ranks": [{"node": 1, "gpu": 0}], "port_offset": 14}
+    assert value["split"] == {"prefill_gpus": 1, "decode_gpus": 1, "workers": "1P1D"}
+    assert value["warnings"] == []
+
+
+def test_the_table_names_both_splits(here: Path) -> None:
+    result = plan("demo.yaml")
+    assert "1 prefill, 1 decode (50:50)" in result.stdout
+    assert "by workers  1P1D" in result.stdout
+    assert "warning" not in result.stdout
+
+
+def test_another_node_count_scales_the_workers(here: Path) -> None:
+    value = json.loads(plan("demo.yaml", "--nodes", "6", "--json").stdout)
+    assert (len(value["nodes"]), value["split"]["workers"]) == (6, "3P3D")
+    assert value["warnings"] == ["line 2: --nodes=2, the plan wants --nodes=6; submit with sbatch --nodes=6"]
+    refused = plan("demo.yaml", "--nodes", "3")
+    assert isinstance(refused.exception, ConfigError)
+    assert refused.exception.action == "--nodes 2, 4, 6"
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_printed(here: Path) -> None:
+    edit(here / "demo.yaml", "  decode:\n    workers: 1", "  decode:\n    workers: 2")
+    result = plan("demo.yaml", "--json")
+    assert isinstance(result.exception, CapacityError)
+    assert result.exception.what == "demo: 3 GPU slots asked for, 2 in 2 nodes x 1"
+    assert result.exception.action == "a plan that fits: 1P1D on 2 nodes, 1P2D on 3 nodes"
+    assert result.stdout == ""
+
+
+def test_batch_lines_that_disagree_are_told_and_fixed_on_request(here: Path) -> None:
+    path = here / "demo.yaml"
+    good = path.read_text()
+    edit(path, "--nodes=2 --gres=gpu:1", "--nodes=3 --gres=gpu:1")
+    edit(path, "measure:\n", "#SBATCH --mem=0\nmeasure:\n")
+    late = path.read_text().split("\n").index("#SBATCH --mem=0") + 1
+    assert json.loads(plan("demo.yaml", "--json").stdout)["warnings"] == [
+        "line 2: --nodes=3, the plan wants --nodes=2; --fix-batch corrects it",
+        f"line {late}: Slurm ignores #SBATCH after the first YAML line",
+    ]
+    fixed = plan("demo.yaml", "--fix-batch", "--json")
+    assert fixed.stderr == "demo.yaml: #SBATCH lines rewritten\n"
+    assert path.read_text() == good.replace("measure:\n", "#SBATCH --mem=0\nmeasure:\n")
+    assert path.stat().st_mode & 0o777 == 0o755
+    again = plan("demo.yaml", "--fix-batch")
+    assert again.stderr == "demo.yaml: the #SBATCH lines agree with the plan\n"
+    assert isinstance(plan("demo.yaml", "--fix-batch", "--nodes", "4").exception, ConfigError)
+
+
+def test_what_is_not_there_is_told(here: Path) -> None:
+    shutil.rmtree(here / "assets")
+    (here / "small.yaml").write_text("port_range: [20000, 20009]\nshared_path: /nowhere\n")
+    warnings = json.loads(plan("demo.yaml", "--json", "--site", "./small.yaml").stdout)["warnings"]
+    assert warnings[0] == "24 ports needed, site small has 10; widen its port_range"
+    assert warnings[1] == f"measure.dataset: {here / 'assets/tiny-product-catalogue'} is not there (seen from here)"
+    assert "outside the site's shared_path" in warnings[2]
+    assert isinstance(plan("demo.yaml", "--site", "nowhere").exception, ConfigError)
+
+
+def test_problems_of_the_file_end_with_exit_code_2(here: Path) -> None:
+    edit(here / "demo.yaml", "  prefill:", "  prefil:")
+    run = subprocess.run(
+        [sys.executable, "-m", "dynamo_mlperf.cli", "plan", "demo.yaml"],
+        cwd=here,
+        env={"PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent), "HOME": str(here)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert "demo.yaml:16: roles.prefil: no such key; did you mean prefill?" in run.stderr
+    assert run.stdout == ""
+
+
+@pytest.mark.parametrize("kind", ["topology", "site"])
+def test_every_key_has_a_meaning(kind: str) -> None:
+    result = CliRunner().invoke(schema_command, [kind])
+    assert result.exception is None
+    lines = result.stdout.splitlines()
+    keys, meanings = lines[::2], lines[1::2]
+    assert all(": " in key and not key.startswith(" ") for key in keys)
+    assert all(meaning.startswith("    ") and meaning.strip() not in {"", "None"} for meaning in meanings)
+
+
+def test_the_schema_names_types_bounds_and_defaults() -> None:
+    text = CliRunner().invoke(schema_command, []).stdout
+    for line in (
+        "schema: 1; required",
+        "nodes.count: whole number, at least 1, at most 1024; required",
+        "roles.decode.args: mapping",
+        "frontends.discovery: etcd | file; default etcd",
+        "reduced.percentile: number, more than 0, less than 100",
+        "measure.target_qps: number, more than 0; required",
+    ):
+        assert f"{line}\n" in text
+
+
+def test_the_json_schema_forbids_unknown_keys() -> None:
+    schema = json.loads(CliRunner().invoke(schema_command, ["topology", "--json"]).stdout)
+    assert schema["additionalProperties"] is False
+    assert "schema" in schema["required"]
+    assert schema["$defs"]["Role"]["properties"]["workers"]["minimum"] == 1
