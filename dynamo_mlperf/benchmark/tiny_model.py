@@ -64,7 +64,7 @@ step S, counted from 1. The end token closes an answer and counts as outside."""
 _FLAG = 4.0
 _ADMIT = 8.0
 _ATTENTION_SHARPNESS = np.float32(2.0)
-_LEAVE = np.float32(0.96875)
+_LEAVE = np.float32(0.875)
 """Extra bias of a token that ends a step of words, over the words' own; it sets the length of answers."""
 
 
