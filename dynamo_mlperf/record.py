@@ -144,16 +144,23 @@ class Verdict:
 
 
 class EventLog:
-    """Appends what happens to `events.jsonl`; `t` is seconds since the epoch."""
+    """Appends what happens to `events.jsonl`; `t` is seconds since the epoch.
+
+    Attributes:
+        problem: Why an event could not be written, once that has happened. It does not interrupt: events are written
+            while processes are being stopped too, and that must go on. The controller looks at it before it judges.
+    """
 
     def __init__(self, paths: RunPaths) -> None:
         self._path = paths.events
+        self.problem: OSError | None = None
 
-    def add(self, event: str, **details: object) -> float:
-        """Record `event` now and return its time."""
-        now = time.time()
-        append_json_line(self._path, {"t": round(now, 6), "event": event, **details})
-        return now
+    def add(self, event: str, **details: object) -> None:
+        """Record `event` now."""
+        try:
+            append_json_line(self._path, {"t": round(time.time(), 6), "event": event, **details})
+        except OSError as problem:
+            self.problem = problem
 
 
 def write_verdict(paths: RunPaths, verdict: Verdict) -> None:

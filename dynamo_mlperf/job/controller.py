@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, Stopped
+from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, SetupError, Stopped
 from dynamo_mlperf.files import RunPaths, write_json
 from dynamo_mlperf.job.context import Job, Progress, new_nonce
 from dynamo_mlperf.job.deployment import Deployment
@@ -70,22 +70,42 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
     stop.install()
     job = _open(request, stop)
     try:
-        verdict = _Run(job).until_verdict()
-        code = ExitCode.DONE if verdict.verdict == "VALID" else _code_of(verdict)
-    except DynamoMlperfError as problem:
-        job.events.add("error", what=str(problem))
-        verdict, code = _failed(job, problem), problem.exit_code
+        verdict, code = _verdict_of(job)
+        # Before the stop: a scheduler that cancels us may leave no time after it.
+        try:
+            write_verdict(job.paths, verdict)
+        except OSError as problem:
+            verdict, code = _unwritable(job, problem)
     finally:
         with _phase(job, "stop"):
             job.supervisor.stop_all()
-    write_verdict(job.paths, verdict)
-    with _phase(job, "record"):
+    with _phase(job, "record"), contextlib.suppress(OSError):
         write_report(job.paths.root)
     return verdict, code
 
 
-def _code_of(verdict: Verdict) -> ExitCode:
-    return ExitCode.INVALID if verdict.verdict == "INVALID" else ExitCode.FAILED
+_CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
+
+
+def _verdict_of(job: Job) -> tuple[Verdict, ExitCode]:
+    """The verdict, whatever happens on the way to it, and the exit code that goes with it."""
+    try:
+        verdict = _Run(job).until_verdict()
+        if job.events.problem is not None:
+            raise job.events.problem
+        return verdict, _CODES[verdict.verdict]
+    except DynamoMlperfError as problem:
+        job.events.add("error", what=str(problem))
+        return _failed(job, problem), problem.exit_code
+    except OSError as problem:
+        return _unwritable(job, problem)
+
+
+def _unwritable(job: Job, problem: OSError) -> tuple[Verdict, ExitCode]:
+    """A run whose evidence cannot be written has none."""
+    said = SetupError(f"{problem.filename or job.paths.root}: {problem.strerror}", "mend that, then run again")
+    job.events.add("error", what=str(said))
+    return _failed(job, said), said.exit_code
 
 
 def _open(request: JobRequest, stop: StopFlag) -> Job:

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL_S = 0.05
-INTERRUPT_S = {"load": 2.0, "frontend": 2.0, "worker": 4.0, "store": 1.0}
+INTERRUPT_S = {"load": 2.0, "frontend": 2.0, "worker": 2.5, "store": 1.0}
 """How long a layer may take after SIGINT before SIGTERM."""
 TERMINATE_S = {"load": 1.0, "frontend": 2.0, "worker": 3.0, "store": 1.0}
 """How long it may take after SIGTERM before SIGKILL."""
 KILL_S = 3.0
 """How long the kernel (or Slurm) may take to deliver SIGKILL before we say that something is left."""
+SIGNAL_RACE_S = 0.5
+"""How much later than its processes the controller may learn of a stop that was meant for all of them."""
 HASTE_S = 0.3
 """How long each rung takes at most once a second stop request came."""
 TAIL_LINES = 15
@@ -94,11 +96,19 @@ class Supervisor:
         self._stop.check()
         fallen = [service for service in self._services if self._note_end(service) and not service.may_end]
         if fallen:
+            self._await_signal()
             # Deaths found in one turn: the lowest layer is the cause, the others are its consequences.
             first = min(fallen, key=lambda service: service.layer)
             raise ServingError(self._obituary(first), f"read {first.child.command.log}")
         for look in self._watches:
             look()
+
+    def _await_signal(self) -> None:
+        """Give a stop request a moment to arrive: scancel ends the steps and the controller at once, in any order."""
+        until = time.monotonic() + SIGNAL_RACE_S
+        while time.monotonic() < until:
+            self._stop.check()
+            time.sleep(POLL_S)
 
     def wait_for(self, probe: Callable[[], T | None], timeout_s: float, late: Callable[[], str]) -> T:
         """Turn until `probe` gives something.
@@ -165,13 +175,19 @@ class Supervisor:
                 break
             self._allocation.send(alive, number)
             began = time.monotonic()
-            while any(child.poll() is None for child in alive):
+            while self._any_alive(alive):
                 hurried = self._stop.times > 1 and number is not signal.SIGKILL
                 if time.monotonic() - began > (HASTE_S if hurried else patience_s):
                     break
                 time.sleep(POLL_S)
         # Engines leave children behind when they are killed, and sometimes when they are not.
         self._allocation.send(children, signal.SIGKILL)
+
+    def _any_alive(self, children: list[Child]) -> bool:
+        """Whether one of them still runs; ends are put on record as they come."""
+        for service in self._services:
+            self._note_end(service)
+        return any(child.poll() is None for child in children)
 
     def _note_end(self, service: _Service) -> bool:
         status = service.child.poll()

@@ -134,7 +134,10 @@ def _vllm(facts: WorkerFacts) -> tuple[list[str], dict[str, str]]:
 
 def _cpu_environment(facts: WorkerFacts) -> dict[str, str]:
     """What vLLM needs on a CPU with more processes than cores: few threads, none pinned; KV over memory or TCP."""
+    # Eager means eager: otherwise the first sampled request waits for a C++ compiler, which may not even be there.
+    eager = {"TORCHDYNAMO_DISABLE": "1"} if facts.role.args.get("enforce-eager") is True else {}
     return {
+        **eager,
         "PYTHONPATH": str(_CPU_STARTUP),
         "OMP_NUM_THREADS": str(facts.threads),
         "OMP_WAIT_POLICY": "passive",
