@@ -1,6 +1,7 @@
 """Where workers can stand: nodes, NVLink domains, and the GPUs that each worker gets.
 
-A worker never crosses a node unless it is larger than one; then it takes whole nodes of one NVLink domain.
+A worker never crosses a node unless it is larger than one; then it takes whole nodes of one NVLink domain. Where nodes
+would stay empty, workers of one role that crowd on a node without the other role move onto them.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.topology.packing import Frontier, Room, frontier
+from dynamo_mlperf.topology.packing import Frontier, Room, frontier, spread_crowds
 
 if TYPE_CHECKING:
     from dynamo_mlperf.topology.spec import Topology
@@ -75,11 +76,22 @@ class Ground:
     def place(self, first: int, second: int) -> tuple[list[Slots], list[Slots]]:
         """The GPUs of each worker, by role, ascending; the frontier must hold that many."""
         placed: tuple[list[Slots], list[Slots]] = ([], [])
-        for nodes, (a, b) in zip(self.bins, self.frontier.spread(first, second), strict=True):
+        for nodes, (a, b) in zip(self.bins, self._counts(first, second), strict=True):
             here = self._in_domain(nodes, a, b) if self.whole_nodes else self._on_node(nodes.start, a, b)
             for role, workers in zip(placed, here, strict=True):
                 role.extend(workers)
         return sorted(placed[0]), sorted(placed[1])
+
+    def _counts(self, first: int, second: int) -> Sequence[tuple[int, int]]:
+        """How many workers of each role each bin holds."""
+        packed = self.frontier.spread(first, second)
+        if self.whole_nodes:  # bins are domains, and a domain shares its small workers out over all of its free nodes
+            return packed
+        size = self.domain if self.domain > 1 else self.positions.stop  # crowds move within it
+        counts: list[tuple[int, int]] = []
+        for _domain, group in groupby(zip(self.positions, packed, strict=True), lambda placed: placed[0] // size):
+            counts += spread_crowds([held for _node, held in group])
+        return counts
 
     def _on_node(self, node: int, first: int, second: int) -> tuple[list[Slots], list[Slots]]:
         free = iter([(node, gpu) for gpu in range(self.gpus)])

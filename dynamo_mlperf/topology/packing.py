@@ -88,6 +88,38 @@ def frontier(rooms: Sequence[Room], limit: int) -> Frontier:
     return Frontier(tuple(rooms), layers)
 
 
+def spread_crowds(held: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """What equal bins hold once crowds of one kind have moved onto the empty bins.
+
+    A bin that holds both kinds keeps them. Each empty bin goes to the kind that crowds most, and each kind that gets
+    one is shared out anew, evenly, over the bins that it has to itself: no bin then holds more of it than the fullest
+    one did. No bin stays empty while another holds two or more of one kind alone.
+
+    Args:
+        held: How many of each kind each bin holds.
+    """
+    alone = [[index for index, pair in enumerate(held) if pair[kind] and not pair[1 - kind]] for kind in (0, 1)]
+    things = [sum(held[index][kind] for index in bins) for kind, bins in enumerate(alone)]
+    spread = list(held)
+    gained = set()
+
+    def crowding(kind: int) -> float:
+        return things[kind] / len(alone[kind]) if alone[kind] else 0.0
+
+    for index in (index for index, pair in enumerate(held) if pair == (0, 0)):
+        kind = max((0, 1), key=crowding)
+        if crowding(kind) <= 1:
+            break
+        alone[kind].append(index)
+        gained.add(kind)
+    for kind in gained:
+        share, more = divmod(things[kind], len(alone[kind]))
+        for number, index in enumerate(sorted(alone[kind])):
+            count = share + (number < more)
+            spread[index] = (0, count) if kind else (count, 0)
+    return tuple(spread)
+
+
 def _unevenness(pair: tuple[int, int], share: tuple[float, float]) -> tuple[float, bool, int]:
     """Smaller is better: near the even share, nothing of the second kind without any of the first, few in all."""
     a, b = pair

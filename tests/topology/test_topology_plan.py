@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from functools import cache
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from dynamo_mlperf.errors import CapacityError, ConfigError
 from dynamo_mlperf.topology.capacity import fewest_nodes, fits, nearest_plans, with_workers
+from dynamo_mlperf.topology.layout import ground_of
 from dynamo_mlperf.topology.plan import Plan, make_plan, plan_as_json
 from dynamo_mlperf.topology.spec import Topology, parse_topology
 from tests.topology.topology_texts import disaggregated, role, topology_text
@@ -38,6 +40,28 @@ def check_plan(topology: Topology, plan: Plan) -> None:
     for worker in plan.workers:
         used_ports += range(worker.port_offset, worker.port_offset + worker.ports)
     assert used_ports == list(range(plan.ports_needed))
+    check_room_is_used(topology, plan)
+
+
+def check_room_is_used(topology: Topology, plan: Plan) -> None:
+    """No node is empty while another of its domain (of all, without domains) holds two workers of one role alone."""
+    domain = topology.nodes.nvlink_domain or 1
+    size = domain if domain > 1 else topology.nodes.count
+    roles: dict[int, list[str]] = {
+        node: [] for node in range(topology.nodes.count - topology.worker_nodes, topology.nodes.count)
+    }
+    for worker in plan.workers:
+        for node in worker.nodes:
+            roles[node].append(worker.role)
+    empty = [node for node, here in roles.items() if not here]
+    crowded = {node // size for node, here in roles.items() if len(here) > 1 and len(set(here)) == 1}
+    assert not crowded & {node // size for node in empty}
+    told = [warning for warning in plan.warnings if warning.startswith("no worker on node")]
+    assert len(told) == bool(empty)
+    if empty:
+        named, enough = told[0].split("; ")
+        assert [int(node) for node in re.findall(r"\d+", named)] == empty
+        assert fits(topology, int(enough.removeprefix("nodes.count: ").removesuffix(" holds the same workers")))
 
 
 @cache
@@ -80,6 +104,24 @@ def small_deployments(draw: st.DrawFn) -> Topology:
     return disaggregated((first, prefill), (second, decode), nodes=nodes, gpus=gpus, domain=domain, head=head)
 
 
+@st.composite
+def roomy_deployments(draw: st.DrawFn) -> Topology:
+    """Deployments that leave much room."""
+    gpus, head = draw(st.integers(1, 6)), draw(st.sampled_from(["first", "dedicated"]))
+    nodes = draw(st.integers(2, 9))
+    domain = draw(st.sampled_from([None, 1, 2, 3, 4, nodes]))
+    sizes = [*range(1, gpus + 1), *(gpus * whole for whole in range(2, (domain or 1) + 1))]
+    counts = st.integers(1, 6)
+    return disaggregated(
+        (draw(counts), draw(st.sampled_from(sizes))),
+        (draw(counts), draw(st.sampled_from(sizes))),
+        nodes=nodes,
+        gpus=gpus,
+        domain=domain,
+        head=head,
+    )
+
+
 def brute_force_fits(topology: Topology) -> bool:
     groups = tuple(sorted((r.gpus for _n, r in topology.roles.present() for _ in range(r.workers)), reverse=True))
     first = int(topology.head == "dedicated")
@@ -102,6 +144,24 @@ def test_a_plan_is_found_exactly_when_brute_force_finds_one(topology: Topology) 
     plan = make_plan(topology)
     check_plan(topology, plan)
     assert plan == make_plan(topology)
+
+
+@settings(max_examples=300, deadline=None)
+@given(roomy_deployments())
+@example(disaggregated((2, 2), (2, 1), gpus=2))
+@example(disaggregated((1, 8), (5, 1), nodes=8, domain=4))
+def test_workers_use_the_room_of_their_domain_and_no_other_domain(topology: Topology) -> None:
+    if not fits(topology):
+        return
+    plan = make_plan(topology)
+    check_plan(topology, plan)
+    assert plan == make_plan(topology)
+    ground = ground_of(topology)
+    packed = ground.frontier.spread(*(role.workers for _name, role in topology.roles.present()))
+    domain = topology.nodes.nvlink_domain or 1
+    size = domain if domain > 1 else topology.nodes.count
+    before = {nodes.start // size for nodes, held in zip(ground.bins, packed, strict=True) if any(held)}
+    assert {node // size for worker in plan.workers for node in worker.nodes} == before
 
 
 @settings(max_examples=150, deadline=None)
@@ -175,6 +235,43 @@ def test_each_decode_worker_has_a_prefill_worker_on_its_node_where_that_fits() -
         plan = make_plan(topology)
         prefill_nodes = {worker.node for worker in plan.workers if worker.role == "prefill"}
         assert {worker.node for worker in plan.workers if worker.role == "decode"} <= prefill_nodes
+
+
+def layout(plan: Plan) -> str:
+    """`P0 D0 | P1 D1 | . | .`: the workers of each node."""
+    here = [[f"{w.role[0].upper()}{w.index}" for w in plan.workers if node.position in w.nodes] for node in plan.nodes]
+    return " | ".join(" ".join(names) or "." for names in here)
+
+
+@pytest.mark.parametrize(
+    ("topology", "workers"),
+    [
+        (disaggregated((2, 2), (2, 1), gpus=2), "P0 | P1 | D0 | D1"),
+        (disaggregated((2, 2), (2, 1)), "P0 D0 | P1 D1 | . | ."),
+        (disaggregated((2, 2), (2, 1), nodes=5, gpus=2, head="dedicated"), ". | P0 | P1 | D0 | D1"),
+        (disaggregated((2, 2), (2, 1), nodes=6, gpus=2), "P0 | P1 | D0 | D1 | . | ."),
+        (disaggregated((2, 2), (2, 1), gpus=2, domain=2), "P0 | P1 | D0 | D1"),
+        (disaggregated((2, 2), (2, 1), nodes=6, gpus=2, domain=3), "P0 | P1 | D0 D1 | . | . | ."),
+        (disaggregated((2, 2), (2, 1), nodes=6, gpus=2, domain=4), "P0 | P1 | D0 | D1 | . | ."),
+        (disaggregated((1, 8), (5, 1), nodes=8, domain=4), "P0 | P0 | D0 | D1 | D2 | D3 | D4 | ."),
+    ],
+)
+def test_a_crowd_of_one_role_moves_onto_empty_nodes_of_its_domain(topology: Topology, workers: str) -> None:
+    plan = make_plan(topology)
+    check_plan(topology, plan)
+    assert layout(plan) == workers
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "workers"),
+    [
+        ((4, 2), (8, 1), "P0 D0 D1 | P1 D2 D3 | P2 D4 D5 | P3 D6 D7"),
+        ((6, 2), (4, 1), "P0 D0 D1 | P1 P2 | P3 D2 D3 | P4 P5"),
+        ((5, 2), (6, 1), "P0 D0 D1 | P1 D2 D3 | P2 D4 D5 | P3 P4"),
+    ],
+)
+def test_the_published_layouts(prefill: tuple[int, int], decode: tuple[int, int], workers: str) -> None:
+    assert layout(make_plan(disaggregated(prefill, decode))) == workers
 
 
 def test_whole_node_roles_alternate_so_that_each_domain_has_both() -> None:
