@@ -14,6 +14,7 @@ from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.controller import JobRequest, run_job
 from dynamo_mlperf.job.measurement import decide_settings, read_data_set
 from dynamo_mlperf.report.summary import print_summary
+from dynamo_mlperf.serving.workers import check_launchable
 from dynamo_mlperf.site import load_site
 from dynamo_mlperf.topology.plan import make_plan
 from dynamo_mlperf.topology.spec import load_topology
@@ -44,6 +45,7 @@ def launch(call: Launch) -> int:
     """Run a topology file; everything that can be refused is refused before anything starts."""
     topology = load_topology(call.file)
     plan = make_plan(topology)
+    check_launchable(topology, plan)
     site = load_site(call.site or topology.site)
     decide_settings(topology, len(read_data_set(topology, call.base_dir)))
     run_id = call.run_id(topology.name)

@@ -16,6 +16,7 @@ from dynamo_mlperf.job.nodes import bind_nodes, check_nodes, choose_base_port
 from dynamo_mlperf.job.versions import collect_versions
 from dynamo_mlperf.job.weights import stage_weights
 from dynamo_mlperf.load.verdict import judge
+from dynamo_mlperf.process.machine import own_start_t, peak_memory_bytes
 from dynamo_mlperf.process.signals import StopFlag
 from dynamo_mlperf.record import EventLog, Reason, Verdict, write_verdict
 from dynamo_mlperf.report.page import write_report
@@ -81,6 +82,7 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
             job.supervisor.stop_all()
     with _phase(job, "record"), contextlib.suppress(OSError):
         write_report(job.paths.root)
+    job.events.add("job_end", exit_code=int(code), peak_memory_bytes=peak_memory_bytes())
     return verdict, code
 
 
@@ -116,7 +118,11 @@ def _open(request: JobRequest, stop: StopFlag) -> Job:
     shutil.copyfile(request.topology_file, paths.topology)
     events = EventLog(paths)
     events.add(
-        "job_begin", run=request.run_id, place=request.allocation.describe(), topology=str(request.topology_file)
+        "job_begin",
+        called_t=own_start_t(),
+        run=request.run_id,
+        place=request.allocation.describe(),
+        topology=str(request.topology_file),
     )
     _record_plan(paths, request.plan, request.allocation)
     supervisor = Supervisor(request.allocation, paths, events, stop)

@@ -140,9 +140,13 @@ class Account:
             "min_duration_s": self.settings.min_duration_ms / 1000,
         }
 
+    def first_issue_ns(self) -> int | None:
+        """When the first query was issued, on the monotonic clock; None before that."""
+        return min((value for value in self.issued_ns if value), default=None)
+
     def queries_csv(self) -> str:
         """All queries as CSV, in the order of their issue; an empty time is one that never was."""
-        origin = min((value for value in self.issued_ns if value), default=0)
+        origin = self.first_issue_ns() or 0
 
         def since(value_ns: int) -> str:
             return f"{(value_ns - origin) / _NS_PER_MS:.3f}" if value_ns else ""

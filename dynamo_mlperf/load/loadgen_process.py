@@ -210,10 +210,15 @@ class Test:
             "connections_opened": sum(entry["connections_opened"] for entry in accounts.values()),
             "retried_connections": sum(entry["retried_connections"] for entry in accounts.values()),
             "wall_s": round(wall_s, 3),
+            "first_issue_t": self._epoch_s(account.first_issue_ns()),
         }
         client["client_limited"] = client_limit(client, settings)
         write_atomic(self._spec.out_dir / "queries.csv", account.queries_csv())
         write_json(self._spec.out_dir / "client.json", client)
+
+    def _epoch_s(self, at_ns: int | None) -> float | None:
+        """Seconds since the epoch of a time on the monotonic clock."""
+        return None if at_ns is None else round(time.time() - (time.monotonic_ns() - at_ns) / 1e9, 3)
 
 
 def _is_first(event: Event) -> bool:

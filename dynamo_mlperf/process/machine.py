@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import shutil
 import socket
 from dataclasses import asdict, dataclass
@@ -135,6 +136,16 @@ def _controller_lives(mark: str) -> bool:
         return f"{psutil.Process(int(parts[2])).create_time():.2f}" == parts[3]
     except psutil.NoSuchProcess:
         return False
+
+
+def own_start_t() -> float:
+    """When this process was started, in seconds since the epoch."""
+    return round(psutil.Process().create_time(), 3)
+
+
+def peak_memory_bytes() -> int:
+    """The most memory that this process has held so far (resident set)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def end_processes(pids: Iterable[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +12,10 @@ from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.process.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from dynamo_mlperf.serving.endpoints import Endpoints
-    from dynamo_mlperf.topology.plan import Worker
+    from dynamo_mlperf.topology.plan import Plan, Worker
     from dynamo_mlperf.topology.spec import Role, Topology
 
 _CPU_STARTUP = Path(__file__).parent / "cpu_startup"
@@ -54,34 +55,48 @@ class WorkerFacts:
         return dict(self.topology.roles.present())[self.worker.role]
 
 
-def worker_command(facts: WorkerFacts) -> Command:
-    """The command that starts a worker.
+def check_launchable(topology: Topology, plan: Plan) -> None:
+    """Refuse, before anything starts, what this version plans but cannot launch.
 
     Raises:
-        ConfigError: This engine cannot be launched yet.
+        ConfigError: The engine, or a worker over several nodes.
     """
-    builder = _BUILDERS.get(facts.topology.engine)
-    if builder is None:
+    if topology.engine not in _BUILDERS:
         raise ConfigError(
-            f"engine {facts.topology.engine} is planned but cannot be launched by this version",
+            f"engine: {topology.engine} is planned but cannot be launched by this version",
             f"use engine: {' or '.join(_BUILDERS)}",
         )
-    argv, env = builder(facts)
+    wide = [worker for worker in plan.workers if len(worker.nodes) > 1]
+    if wide:
+        raise ConfigError(
+            f"{wide[0].name} takes {len(wide[0].nodes)} nodes; this version launches workers of one node",
+            "lower tensor_parallel to the GPUs of a node",
+        )
+
+
+def worker_command(facts: WorkerFacts) -> Command:
+    """The command that starts a worker of a topology that `check_launchable` lets pass."""
+    argv, env = _BUILDERS[facts.topology.engine](facts)
     argv += flags(facts.role.args)
     environment = {**facts.environment, **env, **facts.role.env}
     return Command(facts.worker.name, tuple(argv), environment, facts.log, node=facts.worker.node)
 
 
 def flags(args: Mapping[str, object]) -> list[str]:
-    """Engine arguments from a topology file as a flat list: true is a bare flag, false its `--no-` form."""
+    """Engine arguments from a topology file as a flat list.
+
+    True is a bare flag, false its `--no-` form, null is left out, a list is several values, a mapping is JSON.
+    """
     out: list[str] = []
     for name, value in args.items():
-        if value is True or value is None:
-            out.append(f"--{name}")
-        elif value is False:
-            out.append(f"--no-{name}")
-        elif isinstance(value, dict | list):
-            out += [f"--{name}", json.dumps(value)]
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            out.append(f"--{name}" if value else f"--no-{name}")
+        elif isinstance(value, Mapping):
+            out += [f"--{name}", json.dumps(value, separators=(",", ":"))]
+        elif isinstance(value, list | tuple):
+            out += [f"--{name}", *(str(item) for item in value)]
         else:
             out += [f"--{name}", str(value)]
     return out

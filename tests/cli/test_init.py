@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -164,3 +168,47 @@ def test_examples_of_an_installed_package(
     assert _run(tmp_path / "mine") == 0
     assert capsys.readouterr().out == f"{tmp_path / 'mine/slurm/sites/x.yaml'}\n"
     assert (tmp_path / "mine" / "slurm" / "sites" / "x.yaml").read_text() == "name: x\n"
+
+
+@pytest.fixture(scope="module")
+def wheel(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    into = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(into)]
+    subprocess.run(build, cwd=repository, check=True, capture_output=True)
+    (built,) = into.glob("*.whl")
+    return built
+
+
+def test_a_wheel_carries_every_example_and_batch_files_stay_executable(wheel: Path, repository: Path) -> None:
+    prefix = "dynamo_mlperf/shipped/"
+    with zipfile.ZipFile(wheel) as archive:
+        modes = {each.filename.removeprefix(prefix): each.external_attr >> 16 for each in archive.infolist()}
+    examples = _examples(repository)
+    assert set(examples) <= set(modes)
+    executable = {name for name in examples if modes[name] & 0o111}
+    assert executable == {name for name in examples if os.access(repository / name, os.X_OK)}
+    assert "topologies/demo.yaml" in executable
+
+
+def test_a_wheel_works_without_a_checkout(wheel: Path, repository: Path, tmp_path: Path) -> None:
+    site, here = tmp_path / "site", tmp_path / "here"
+    here.mkdir()
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    marked = site / "dynamo_mlperf" / "shipped" / "topologies" / "demo.yaml"
+    marked.write_text(marked.read_text() + "# from the wheel\n")  # proves that no file comes from the checkout
+
+    def run(*arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "dynamo_mlperf.cli", *arguments],
+            cwd=here,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(site), "HOME": str(here)},
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        ).stdout
+
+    assert run("init", "--list").splitlines() == _examples(repository)
+    assert run("init", "mine").splitlines() == [f"mine/{name}" for name in _examples(repository)]
+    assert (here / "mine" / "topologies" / "demo.yaml").read_text().endswith("# from the wheel\n")
+    assert "by workers  1P1D" in run("plan", "mine/topologies/demo.yaml", "--site", "laptop")
