@@ -13,9 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# Time on a shared machine says nothing about the code, and CI must not fail by the luck of a draw.
+settings.register_profile("project", deadline=None, derandomize="CI" in os.environ)
+settings.load_profile("project")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

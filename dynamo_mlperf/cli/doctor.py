@@ -23,7 +23,8 @@ def command(local_path: Path | None, site: str | None, *, here: bool, end_leftov
 
     Ends with 3 when something needed is missing.
     """
-    from dynamo_mlperf.process.machine import end_processes, read_machine
+    from dynamo_mlperf.process.machine import end_leftovers as end_them
+    from dynamo_mlperf.process.machine import read_machine
 
     if local_path is None:
         from dynamo_mlperf.site import load_site
@@ -31,7 +32,7 @@ def command(local_path: Path | None, site: str | None, *, here: bool, end_leftov
         local_path = Path(load_site(site).local_path)
     facts = read_machine(local_path)
     if end_leftovers:
-        end_processes(facts.leftovers)
+        end_them(facts)
     if here:
         click.echo(json.dumps(facts.as_json()) if as_json else _facts_text(facts))
         return 0
@@ -47,7 +48,7 @@ def _facts_text(facts: MachineFacts) -> str:
             f"memory     {facts.memory_available_bytes / 2**30:.1f} GiB available",
             f"disk       {facts.disk_free_bytes / 2**30:.1f} GiB free for weights",
             f"GPUs       {facts.gpus}",
-            f"leftovers  {len(facts.leftovers)}",
+            f"leftovers  {len(facts.leftovers)} processes, {len(facts.abandoned)} directories",
         )
     )
 

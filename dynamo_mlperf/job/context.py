@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.files import RunPaths
     from dynamo_mlperf.process.allocation import Allocation
+    from dynamo_mlperf.process.ports import PortClaim
     from dynamo_mlperf.record import EventLog, ResultClass
     from dynamo_mlperf.serving.supervisor import Supervisor
     from dynamo_mlperf.site import Site
@@ -46,6 +47,8 @@ class Job:
         allocation: Nodes and how to start on them.
         supervisor: Owns the processes.
         events: The event log.
+        ports: The claim to this job's ports on this host.
+        scratch: Directory on tmpfs of the node that the controller runs on; removed when everything has stopped.
         progress: For people.
     """
 
@@ -60,6 +63,13 @@ class Job:
     supervisor: Supervisor
     events: EventLog
     progress: Progress
+    ports: PortClaim
+    scratch: Path
+
+    @property
+    def scoped_name(self) -> str:
+        """The topology's name with the nonce."""
+        return f"{self.topology.name}-{self.nonce}"
 
     @property
     def result_class(self) -> ResultClass:

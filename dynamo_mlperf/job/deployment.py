@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.process.machine import run_mark
@@ -24,6 +22,7 @@ from dynamo_mlperf.serving.workers import WorkerFacts, worker_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from dynamo_mlperf.job.context import Job
     from dynamo_mlperf.process.allocation import Node
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 STORE_S = 30.0
 WARM_UP_IN_FLIGHT = 2
-_TMPFS = Path("/dev/shm")  # noqa: S108 - etcd's data belongs on tmpfs; the name below it is this job's own
 
 
 @dataclass
@@ -53,15 +51,10 @@ class Deployment:
         facts: Mapping[int, MachineFacts],
     ) -> Deployment:
         """Bind the plan to nodes and ports."""
-        namespace = f"{job.topology.name}-{job.nonce}".replace(".", "-")
+        namespace = job.scoped_name.replace(".", "-")
         model = f"{job.topology.model.name}-{job.nonce}"
         endpoints = Endpoints(job.plan, nodes, base_port, namespace, model)
         return Deployment(job, endpoints, model_dirs, {position: found.cores for position, found in facts.items()})
-
-    @property
-    def etcd_dir(self) -> Path:
-        """Where the job's etcd keeps its data: on tmpfs, under this job's own name."""
-        return _TMPFS / f"dynamo-mlperf-{self.endpoints.namespace}-etcd"
 
     @property
     def gate(self) -> Gate:
@@ -87,7 +80,7 @@ class Deployment:
         if job.topology.frontends.discovery == "etcd":
             environment = self._environment(self.endpoints.head)
             log = job.paths.log_of("etcd")
-            job.supervisor.start(etcd_command(self.endpoints, self.etcd_dir, environment, log), Layer.STORE)
+            job.supervisor.start(etcd_command(self.endpoints, job.scratch / "etcd", environment, log), Layer.STORE)
             self._wait_for_store()
         for worker in self.endpoints.plan.workers:
             job.supervisor.start(worker_command(self._worker_facts(worker)), Layer.WORKER)
@@ -119,10 +112,6 @@ class Deployment:
     def warm_up(self, bodies: Sequence[bytes]) -> dict[str, Any]:
         """Warm-up requests, outside the timed window."""
         return warm_up(self.gate, bodies, WARM_UP_IN_FLIGHT)
-
-    def clean(self) -> None:
-        """Remove what the deployment kept on tmpfs."""
-        shutil.rmtree(self.etcd_dir, ignore_errors=True)
 
     def _wait_for_store(self) -> None:
         address = (self.endpoints.head.address, int(self.endpoints.etcd_url.rsplit(":", 1)[1]))

@@ -41,8 +41,8 @@ def check_machine(facts: MachineFacts) -> list[Finding]:
         ),
         Finding(
             "leftovers",
-            not facts.leftovers,
-            f"{len(facts.leftovers)} processes of earlier runs",
+            not facts.leftovers and not facts.abandoned,
+            f"{len(facts.leftovers)} processes, {len(facts.abandoned)} directories of earlier runs",
             needed=False,
             action="dynamo-mlperf doctor --end-leftovers",
         ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.process.command import RUN_VARIABLE, Command, inherited_environment
 from dynamo_mlperf.process.machine import MachineFacts, facts_from_json, run_mark
+from dynamo_mlperf.process.ports import claimed
 from dynamo_mlperf.serving.supervisor import Layer
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def check_nodes(job: Job) -> dict[int, MachineFacts]:
     for position, found in facts.items():
         for pid, run in found.leftovers.items():
             job.events.add("leftover_ended", node=position, pid=pid, run=run)
+        for path, run in found.abandoned.items():
+            job.events.add("leftover_removed", node=position, path=path, run=run)
     return facts
 
 
@@ -121,30 +124,33 @@ def _bind(node: Node, found: MachineFacts, wanted: str | None) -> Node:
 
 
 def choose_base_port(job: Job, facts: Mapping[int, MachineFacts]) -> int:
-    """First port of a block that is free on every node, starting at a place that is this job's own.
+    """First port of a block that is free on every node and from now on this job's, from a place of its own on.
 
     Raises:
         SetupError: No such block; names the ports that are in the way and who holds them.
     """
     low, high = job.site.port_range
     needed = job.plan.ports_needed
-    busy = {port: (position, pid) for position, found in facts.items() for port, pid in found.listening.items()}
-    blocks = (high - low + 1) // needed
-    if blocks < 1:
+    busy: dict[int, tuple[int, int]] = {}
+    for position, found in facts.items():
+        for port, pid in found.listening.items():
+            busy.setdefault(port, (position, pid))
+    count = (high - low + 1) // needed
+    if count < 1:
         raise SetupError(
             f"{needed} ports needed, {high - low + 1} in the site's range {low}-{high}",
             "widen port_range in the site file",
         )
-    first = int.from_bytes(hashlib.sha256(job.run_id.encode()).digest()[:4]) % blocks
-    for turn in range(blocks):
-        base = low + (first + turn) % blocks * needed
-        if not any(port in busy for port in range(base, base + needed)):
-            return base
+    first = int.from_bytes(hashlib.sha256(job.run_id.encode()).digest()[:4]) % count
+    starts = (low + (first + turn) % count * needed for turn in range(count))
+    block = job.ports.take((range(start, start + needed) for start in starts), busy)
+    if block is not None:
+        return block.start
     holders = [
         f"{port} (node {position}, pid {pid or 'of another user'})"
         for port, (position, pid) in sorted(busy.items())
         if low <= port <= high
-    ]
+    ] + [f"{ports.start}-{ports.stop - 1} (claimed by the run with pid {pid})" for ports, pid in claimed()]
     raise SetupError(
         f"no {needed} free ports in a row in {low}-{high}; taken: {', '.join(holders[:5])}",
         "widen port_range in the site file, or end those processes",

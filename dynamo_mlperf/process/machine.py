@@ -18,6 +18,10 @@ from dynamo_mlperf.process.command import RUN_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_TMPFS = Path("/dev/shm")  # noqa: S108 - a name below it is one run's own
+_SCRATCH = "dynamo-mlperf-"
+_OWNER = "owner"
+
 
 @dataclass(frozen=True)
 class MachineFacts:
@@ -32,7 +36,8 @@ class MachineFacts:
         disk_free_bytes: Free room where weights are staged.
         gpus: GPUs that are visible here.
         listening: TCP ports in use, each with the process id that holds it (0 where it cannot be seen).
-        leftovers: Processes of an earlier run whose controller is gone, as `pid run`.
+        leftovers: Processes of an earlier run whose controller is gone, each with its run's mark.
+        abandoned: Scratch directories of such runs, each with its run's mark.
     """
 
     host: str
@@ -44,6 +49,7 @@ class MachineFacts:
     gpus: int
     listening: dict[int, int]
     leftovers: dict[int, str]
+    abandoned: dict[str, str]
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -69,6 +75,7 @@ def read_machine(local_path: Path) -> MachineFacts:
         gpus=_visible_gpus(),
         listening=_listening(),
         leftovers=_leftovers(),
+        abandoned=_abandoned(),
     )
 
 
@@ -122,9 +129,22 @@ def _leftovers() -> dict[int, str]:
 
 
 def run_mark(run_id: str) -> str:
-    """The value of the run variable: run, and the controller's host, process id and start time."""
-    me = psutil.Process()
-    return f"{run_id}@{socket.gethostname()}@{me.pid}@{me.create_time():.2f}"
+    """The value of the run variable: run, and the controller's host, process id and start time.
+
+    The start time is in clock ticks after boot: one in seconds since the epoch moves when the clock is set, and a
+    living controller would then look like one that is gone.
+    """
+    return f"{run_id}@{socket.gethostname()}@{os.getpid()}@{_start_ticks(os.getpid())}"
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Field 22 of /proc/PID/stat (proc(5)), counted behind the command in parentheses; None without such a process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state in "ZX" else int(fields[18])
 
 
 def _controller_lives(mark: str) -> bool:
@@ -132,10 +152,30 @@ def _controller_lives(mark: str) -> bool:
     parts = mark.rsplit("@", 3)
     if len(parts) != 4 or parts[1] != socket.gethostname():  # noqa: PLR2004 - run, host, pid, start time
         return True
-    try:
-        return f"{psutil.Process(int(parts[2])).create_time():.2f}" == parts[3]
-    except psutil.NoSuchProcess:
-        return False
+    return str(_start_ticks(int(parts[2]))) == parts[3]
+
+
+def make_scratch(name: str, mark: str) -> Path:
+    """A directory on tmpfs for the run's own use; `mark` says whose it is, should the controller not live to remove it.
+
+    Raises:
+        OSError: There is one of that name, or no room.
+    """
+    path = _TMPFS / f"{_SCRATCH}{name}"
+    path.mkdir(mode=0o700)
+    (path / _OWNER).write_text(mark)
+    return path
+
+
+def _abandoned() -> dict[str, str]:
+    """Scratch directories whose controller is gone; other users' cannot be looked into and are theirs to remove."""
+    found: dict[str, str] = {}
+    for owner in _TMPFS.glob(f"{_SCRATCH}*/{_OWNER}"):
+        with contextlib.suppress(OSError):
+            mark = owner.read_text()
+            if mark and not _controller_lives(mark):
+                found[str(owner.parent)] = mark
+    return found
 
 
 def own_start_t() -> float:
@@ -146,6 +186,13 @@ def own_start_t() -> float:
 def peak_memory_bytes() -> int:
     """The most memory that this process has held so far (resident set)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def end_leftovers(facts: MachineFacts) -> None:
+    """End what earlier runs left: processes first, then the directories that they used."""
+    end_processes(facts.leftovers)
+    for path in facts.abandoned:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def end_processes(pids: Iterable[int]) -> None:

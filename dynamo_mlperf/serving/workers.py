@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from dynamo_mlperf.topology.plan import Plan, Worker
     from dynamo_mlperf.topology.spec import Role, Topology
 
+_POLITE = ("nice", "-n", "10")
+"""CPU engines take every core there is: the load client and the router, which share them, come first."""
 _CPU_STARTUP = Path(__file__).parent / "cpu_startup"
 _KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 _DYNAMO_MODES = {"prefill": "prefill", "decode": "decode", "aggregated": "agg"}
@@ -107,6 +109,7 @@ def _vllm(facts: WorkerFacts) -> tuple[list[str], dict[str, str]]:
     host, system_port = endpoints.system(worker)
     role = facts.role
     argv = [
+        *(_POLITE if facts.topology.device == "cpu" else ()),
         facts.python,
         "-m",
         "dynamo.vllm",

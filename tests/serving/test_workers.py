@@ -103,6 +103,8 @@ def test_cpu_adjustments_never_reach_a_gpu_worker() -> None:
     assert "PYTHONPATH" not in gpu.env
     assert (Path(cpu.env["PYTHONPATH"]) / "sitecustomize.py").exists()
     assert cpu.env["OMP_NUM_THREADS"] == "3"
+    assert cpu.argv[:4] == ("nice", "-n", "10", "python")
+    assert gpu.argv[0] == "python"
     assert "CUDA_VISIBLE_DEVICES" not in cpu.env
     assert cpu.env["UCX_TLS"] == "tcp,self"
     assert "posix" in command("decode", device="cpu", shares_memory=True).env["UCX_TLS"]
