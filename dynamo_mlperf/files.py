@@ -6,6 +6,7 @@ flushed to disk, then renamed.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import dataclass
@@ -45,11 +46,18 @@ def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - anything that 
 
 
 def append_json_line(path: Path, value: Any) -> None:  # noqa: ANN401 - anything that JSON can carry
-    """Append one JSON line in a single write, so that concurrent readers never see half of one."""
+    """Append one JSON line in a single write, so that concurrent readers never see half of one.
+
+    Raises:
+        OSError: The line does not fit on the disk; none of it stays.
+    """
     line = (json.dumps(value) + "\n").encode()
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(fd, line)
+        end = os.lseek(fd, 0, os.SEEK_END)
+        if os.write(fd, line) < len(line):
+            os.ftruncate(fd, end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(fd)
 

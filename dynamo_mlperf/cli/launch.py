@@ -13,6 +13,7 @@ from dynamo_mlperf.cli.progress import TerminalProgress
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.controller import JobRequest, run_job
 from dynamo_mlperf.job.measurement import decide_settings, read_data_set
+from dynamo_mlperf.job.weights import read_manifest
 from dynamo_mlperf.report.summary import print_summary
 from dynamo_mlperf.serving.workers import check_launchable
 from dynamo_mlperf.site import load_site
@@ -48,6 +49,7 @@ def launch(call: Launch) -> int:
     check_launchable(topology, plan)
     site = load_site(call.site or topology.site)
     decide_settings(topology, len(read_data_set(topology, call.base_dir)))
+    read_manifest(topology, call.base_dir)
     run_id = call.run_id(topology.name)
     run_dir = (call.run_dir or call.base_dir / "runs" / run_id).resolve()
     if run_dir.exists():
@@ -67,9 +69,20 @@ def launch(call: Launch) -> int:
 def _say(verdict: Verdict, run_dir: Path, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(verdict.as_json()))
-        return
-    print_summary(run_dir, Console())
-    click.echo(verdict_line(verdict))
+    else:
+        _summarise(run_dir)
+        click.echo(verdict_line(verdict))
+    if verdict.verdict == "FAILED":
+        for reason in verdict.reasons:
+            click.echo(f"error: {reason.got}\n  Try: {reason.action}", err=True)
+
+
+def _summarise(run_dir: Path) -> None:
+    """The summary; a run directory that cannot even be read does not keep the verdict from being said."""
+    try:
+        print_summary(run_dir, Console())
+    except (ConfigError, OSError) as problem:
+        click.echo(f"no summary: {problem}", err=True)
 
 
 def verdict_line(verdict: Verdict) -> str:

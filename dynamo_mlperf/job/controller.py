@@ -16,7 +16,8 @@ from dynamo_mlperf.job.nodes import bind_nodes, check_nodes, choose_base_port
 from dynamo_mlperf.job.versions import collect_versions
 from dynamo_mlperf.job.weights import stage_weights
 from dynamo_mlperf.load.verdict import judge
-from dynamo_mlperf.process.machine import own_start_t, peak_memory_bytes
+from dynamo_mlperf.process.machine import make_scratch, own_start_t, peak_memory_bytes, run_mark
+from dynamo_mlperf.process.ports import PortClaim
 from dynamo_mlperf.process.signals import StopFlag
 from dynamo_mlperf.record import EventLog, Reason, Verdict, write_verdict
 from dynamo_mlperf.report.page import write_report
@@ -69,7 +70,10 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
     """Run a job to its recorded verdict; whatever happens, everything is stopped and the run directory says so."""
     stop = StopFlag()
     stop.install()
-    job = _open(request, stop)
+    try:
+        job = _open(request, stop)
+    except OSError as problem:
+        raise _unusable(request.run_dir, problem) from problem
     try:
         verdict, code = _verdict_of(job)
         # Before the stop: a scheduler that cancels us may leave no time after it.
@@ -80,8 +84,10 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
     finally:
         with _phase(job, "stop"):
             job.supervisor.stop_all()
-    with _phase(job, "record"), contextlib.suppress(OSError):
-        write_report(job.paths.root)
+            job.ports.release()
+            shutil.rmtree(job.scratch, ignore_errors=True)
+    with _phase(job, "record"):
+        _report(job)
     job.events.add("job_end", exit_code=int(code), peak_memory_bytes=peak_memory_bytes())
     return verdict, code
 
@@ -103,9 +109,22 @@ def _verdict_of(job: Job) -> tuple[Verdict, ExitCode]:
         return _unwritable(job, problem)
 
 
+def _report(job: Job) -> None:
+    """The page; a run that has its verdict does not lose it for want of one."""
+    try:
+        write_report(job.paths.root)
+    except (DynamoMlperfError, OSError) as problem:
+        job.events.add("warning", what=f"no report.html: {problem}")
+
+
+def _unusable(run_dir: Path, problem: OSError) -> SetupError:
+    where = problem.filename2 or problem.filename or run_dir
+    return SetupError(f"{where}: {problem.strerror}", "mend that or name another --run-dir, then run again")
+
+
 def _unwritable(job: Job, problem: OSError) -> tuple[Verdict, ExitCode]:
     """A run whose evidence cannot be written has none."""
-    said = SetupError(f"{problem.filename or job.paths.root}: {problem.strerror}", "mend that, then run again")
+    said = _unusable(job.paths.root, problem)
     job.events.add("error", what=str(said))
     return _failed(job, said), said.exit_code
 
@@ -126,18 +145,21 @@ def _open(request: JobRequest, stop: StopFlag) -> Job:
     )
     _record_plan(paths, request.plan, request.allocation)
     supervisor = Supervisor(request.allocation, paths, events, stop)
+    nonce = new_nonce()
     return Job(
         request.topology,
         request.plan,
         request.site,
         request.base_dir,
         request.run_id,
-        new_nonce(),
+        nonce,
         paths,
         request.allocation,
         supervisor,
         events,
         request.progress,
+        PortClaim(),
+        make_scratch(f"{request.topology.name}-{nonce}", run_mark(request.run_id)),
     )
 
 
@@ -166,14 +188,10 @@ class _Run:
         job = self._job
         with _phase(job, "check"):
             facts = check_nodes(job)
-            write_json(job.paths.versions, collect_versions(job.site.engine_python))
+            write_json(job.paths.versions, collect_versions(job))
         with _phase(job, "stage"):
             model_dirs = stage_weights(job)
-        deployment = self._start(facts, model_dirs)
-        try:
-            return self._measure(deployment)
-        finally:
-            deployment.clean()
+        return self._measure(self._start(facts, model_dirs))
 
     def _start(self, facts: dict[int, MachineFacts], model_dirs: dict[int, Path]) -> Deployment:
         job = self._job

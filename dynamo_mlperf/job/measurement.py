@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from dynamo_mlperf.serving.counters import Counts
     from dynamo_mlperf.topology.spec import Topology
 
+SILENT_S = 180.0
+"""Longest time without progress of the load client; it may need 120 s of it to start its processes."""
 QUERIES_PER_CLIENT_S = 200.0
 """Requests per second that one client process is asked to carry."""
 
@@ -150,17 +153,45 @@ def _run_loadgen(job: Job, spec: Path) -> None:
         cwd=job.paths.load,
     )
     child = job.supervisor.start(command, Layer.LOAD, may_end=True)
-    status = job.supervisor.wait_for(lambda: _look(job, child), float("inf"), lambda: "LoadGen never ends")
+    pulse = Pulse(SILENT_S)
+    status = job.supervisor.wait_for(lambda: _look(job, child, pulse), float("inf"), lambda: "LoadGen never ends")
     if status != 0:
-        tail = "\n".join(command.log.read_text(errors="replace").splitlines()[-3:])
-        raise MeasureError(f"LoadGen ended with status {status}: {tail}", f"read {command.log}")
+        raise MeasureError(job.supervisor.obituary(child), f"read {command.log}")
 
 
-def _look(job: Job, child: Child) -> int | None:
+def _look(job: Job, child: Child, pulse: Pulse) -> int | None:
     path = job.paths.load / "progress.json"
-    if path.exists():
-        job.progress.say(progress_line(json.loads(path.read_text())))
-    return child.poll()
+    seen = json.loads(path.read_text()) if path.exists() else None
+    if seen is not None:
+        job.progress.say(progress_line(seen))
+    status = child.poll()
+    if status is None:
+        pulse.feel(seen, job.paths.log_of("loadgen"))
+    return status
+
+
+class Pulse:
+    """Notices a load client that is alive but does nothing: its progress file changes every second while it works."""
+
+    def __init__(self, silent_s: float) -> None:
+        self._silent_s = silent_s
+        self._last: dict[str, Any] | None = None
+        self._since = time.monotonic()
+
+    def feel(self, seen: dict[str, Any] | None, log: Path) -> None:
+        """Take in what the progress file says now.
+
+        Raises:
+            MeasureError: It has said the same for too long.
+        """
+        now = time.monotonic()
+        if seen != self._last:
+            self._last, self._since = seen, now
+        elif now - self._since > self._silent_s:
+            raise MeasureError(
+                f"loadgen runs but has shown no progress for {self._silent_s:g} s",
+                f"look for a process that is stopped or a disk that hangs; read {log}",
+            )
 
 
 def progress_line(seen: dict[str, Any]) -> str:

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
 import shutil
 import sys
+from typing import TYPE_CHECKING
 
 from dynamo_mlperf import __version__
+from dynamo_mlperf.job.nodes import own_environment
+from dynamo_mlperf.process.command import Command
 from dynamo_mlperf.process.programs import run_program
+from dynamo_mlperf.serving.supervisor import Layer
 
+if TYPE_CHECKING:
+    from dynamo_mlperf.job.context import Job
+
+VERSIONS_S = 60.0
 _LIST_PACKAGES = (
     "import importlib.metadata as m, json;print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
 )
 
 
-def collect_versions(engine_python: str) -> dict[str, str]:
-    """Versions by name: this package, the interpreter, the kernel, Slurm where it is, and every engine package."""
+def collect_versions(job: Job) -> dict[str, str]:
+    """Versions by name: this package, the interpreter, the kernel, Slurm where it is, and every engine package.
+
+    Raises:
+        SetupError: The engines' Python cannot be run; names it.
+    """
     found = {
         "dynamo_mlperf": __version__,
         "python": platform.python_version(),
@@ -26,7 +39,8 @@ def collect_versions(engine_python: str) -> dict[str, str]:
     }
     if shutil.which("srun"):
         found["slurm"] = run_program(["srun", "--version"], timeout_s=10).stdout.strip().removeprefix("slurm ")
-    return found | _packages(engine_python)
+    packages = ((name.lower().replace("_", "-"), version) for name, version in _packages(job).items())
+    return found | dict(sorted(packages))
 
 
 def _os_name() -> str:
@@ -36,12 +50,21 @@ def _os_name() -> str:
         return "unknown"
 
 
-def _packages(engine_python: str) -> dict[str, str]:
-    if engine_python == sys.executable:
-        listed = {entry.metadata["Name"]: entry.version for entry in importlib.metadata.distributions()}
-    else:
-        import json
-
-        answer = run_program([engine_python, "-c", _LIST_PACKAGES], timeout_s=60)
-        listed = json.loads(answer.stdout) if answer.status == 0 else {}
-    return dict(sorted(listed.items(), key=lambda entry: entry[0].lower()))
+def _packages(job: Job) -> dict[str, str]:
+    """Versions by the names that the packages give themselves."""
+    python = job.site.engine_python
+    if python == sys.executable:
+        return {entry.metadata["Name"]: entry.version for entry in importlib.metadata.distributions()}
+    output = job.paths.logs / "versions.json"
+    command = Command(
+        "versions",
+        (python, "-c", _LIST_PACKAGES),
+        own_environment(job),
+        job.paths.log_of("versions"),
+        node=job.plan.head_node,
+        output=output,
+    )
+    task = job.supervisor.start(command, Layer.TASK, may_end=True)
+    job.supervisor.wait_tasks([task], VERSIONS_S, f"asking {python} for its packages", lambda _left: None)
+    listed: dict[str, str] = json.loads(output.read_text())
+    return listed

@@ -15,8 +15,20 @@ from dynamo_mlperf.staging.manifest import load_manifest
 
 if TYPE_CHECKING:
     from dynamo_mlperf.job.context import Job
+    from dynamo_mlperf.staging.manifest import Manifest
+    from dynamo_mlperf.topology.spec import Topology
 
 STAGE_S = 3600.0
+
+
+def read_manifest(topology: Topology, base_dir: Path) -> Manifest | None:
+    """The staging manifest that the file names; None where it names weights that are used in place.
+
+    Raises:
+        ConfigError: It cannot be read, or is none.
+    """
+    path = topology.resolve(base_dir).manifest
+    return None if path is None else load_manifest(path)
 
 
 def stage_weights(job: Job) -> dict[int, Path]:
@@ -33,10 +45,9 @@ def stage_weights(job: Job) -> dict[int, Path]:
         directory = paths.weights
         _verify(job, directory)
         return {node.position: directory for node in job.allocation.nodes}
-    manifest_path = paths.manifest
-    if manifest_path is None:
+    manifest_path, manifest = paths.manifest, read_manifest(job.topology, job.base_dir)
+    if manifest is None:
         raise SetupError("the topology names no weights", "write model: {weights: {stage: MANIFEST}}")
-    manifest = load_manifest(manifest_path)
     _verify(job, job.base_dir / manifest.source)
     tasks = {}
     for node in nodes_by_disk(job.allocation.nodes):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -31,9 +32,11 @@ def adopt_orphans() -> None:
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(parent: int) -> None:
     """Runs in the child before exec: when the controller dies, even by SIGKILL, the child gets SIGTERM."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it died before it could be tied to us
+        os._exit(1)
 
 
 class Child:
@@ -58,7 +61,7 @@ class Child:
                     env=env,
                     cwd=command.cwd,
                     start_new_session=True,
-                    preexec_fn=_end_with_parent,  # noqa: PLW1509 - the controller has one thread
+                    preexec_fn=partial(_end_with_parent, os.getpid()),  # noqa: PLW1509 - the controller has one thread
                 )
             except OSError as problem:
                 raise SetupError(

@@ -99,7 +99,7 @@ class Supervisor:
             self._await_signal()
             # Deaths found in one turn: the lowest layer is the cause, the others are its consequences.
             first = min(fallen, key=lambda service: service.layer)
-            raise ServingError(self._obituary(first), f"read {first.child.command.log}")
+            raise ServingError(self.obituary(first.child), f"read {first.child.command.log}")
         for look in self._watches:
             look()
 
@@ -198,12 +198,13 @@ class Supervisor:
             self._events.add("process_exited", process=service.child.command.name, status=status)
         return True
 
-    def _obituary(self, service: _Service) -> str:
-        command = service.child.command
+    def obituary(self, child: Child) -> str:
+        """How a process ended, for people: its name, node, status or signal, and its last log lines."""
+        command = child.command
         host = self._allocation.nodes[command.node].host
         tail = _tail(command.log, TAIL_LINES)
         told = f"; its last lines:\n{tail}" if tail else "; it wrote no log"
-        return f"{command.name} on node {command.node} ({host}) {_ending(service.child.poll())}{told}"
+        return f"{command.name} on node {command.node} ({host}) {_ending(child.poll())}{told}"
 
 
 def _ending(status: int | None) -> str:

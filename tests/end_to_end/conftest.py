@@ -53,8 +53,8 @@ def aggregated(repository: Path, place: Place) -> list[str]:
         reduced={"min_duration_s": 5, "samples": 44, "percentile": 90, "latency_limit_ms": 20000},
     )
     done = place.run(place.write("demo-aggregated.yaml", text), timeout_s=300)
+    assert done.returncode in {0, 5}, done.stderr[-3000:]
     verdict = json.loads(done.stdout)
-    assert verdict["verdict"] in {"VALID", "INVALID"}, done.stderr[-3000:]
     assert verdict["remote_prefills"] == 0
     (found,) = answers(place.root / "runs" / verdict["run_dir"].rsplit("/", 1)[1])
     assert all(len(text) > 20 for text in found)

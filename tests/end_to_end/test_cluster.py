@@ -101,7 +101,7 @@ def measuring(place: Place, run: str) -> bool:
 def test_scancel_leaves_nothing_and_no_success(repository: Path, place: Place, cluster: Cluster) -> None:
     job_id = cluster.submit(mocker_2p2d(repository, place, "cancelled", min_duration_s=120))
     run = f"cancelled-{job_id}"
-    wait_until(lambda: measuring(place, run), 90, "the measurement")
+    wait_until(lambda: measuring(place, run), 120, "the measurement")
     cluster.login("scancel", job_id)
     wait_until(lambda: ended(cluster, job_id), 30, "the end of the job")
     wait_until(lambda: not engine_processes(cluster), 30, "the end of all processes")
@@ -115,7 +115,7 @@ def test_scancel_leaves_nothing_and_no_success(repository: Path, place: Place, c
 def test_a_dead_worker_is_named_and_the_job_ends(repository: Path, place: Place, cluster: Cluster) -> None:
     job_id = cluster.submit(mocker_2p2d(repository, place, "bereft", min_duration_s=120))
     run = f"bereft-{job_id}"
-    wait_until(lambda: measuring(place, run), 90, "the measurement")
+    wait_until(lambda: measuring(place, run), 120, "the measurement")
     commands = (place.root / "runs" / run / "commands.jsonl").read_text().splitlines()
     host = next(entry["host"] for entry in map(json.loads, commands) if entry["process"] == "decode-1")
     cluster.on_node(host, "pkill", "-KILL", "-f", "dynamo.mocker")
@@ -131,10 +131,10 @@ def test_a_dead_worker_is_named_and_the_job_ends(repository: Path, place: Place,
 def test_a_node_that_loses_power_ends_the_job(repository: Path, place: Place, cluster: Cluster) -> None:
     job_id = cluster.submit(mocker_2p2d(repository, place, "dark", min_duration_s=120))
     run = f"dark-{job_id}"
-    wait_until(lambda: measuring(place, run), 90, "the measurement")
+    wait_until(lambda: measuring(place, run), 120, "the measurement")
     cluster.call("node-kill", "n3")
     try:
-        wait_until(lambda: (place.root / "runs" / run / "verdict.json").exists(), 60, "a verdict")
+        wait_until((place.root / "runs" / run / "verdict.json").exists, 60, "a verdict")
         verdict = json.loads((place.root / "runs" / run / "verdict.json").read_text())
         assert verdict["verdict"] == "FAILED"
         assert verdict["completed_qps"] is None

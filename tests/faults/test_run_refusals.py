@@ -8,10 +8,10 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from dynamo_mlperf.benchmark.catalogue import load_catalogue
 from tests.job.chain import Ended, Place, Run
 
 pytestmark = [pytest.mark.dynamo, pytest.mark.loadgen]
@@ -69,13 +69,8 @@ def test_a_missing_data_set_is_named(place: Place) -> None:
 def test_a_data_set_smaller_than_the_rules_ask_for_gives_both_numbers(place: Place) -> None:
     ended = refused(place, place.topology({"reduced": None}))
     assert "8000" in ended.stderr
-    assert str(len(list(csv_rows(place)))) in ended.stderr
-
-
-def csv_rows(place: Place) -> Iterator[Any]:
-    from dynamo_mlperf.benchmark.catalogue import load_catalogue
-
-    return iter(load_catalogue(place.root / "assets" / "tiny-product-catalogue"))
+    samples = len(load_catalogue(place.root / "assets" / "tiny-product-catalogue"))
+    assert str(samples) in ended.stderr
 
 
 def test_an_existing_run_directory_is_not_touched(place: Place, tmp_path: Path) -> None:
@@ -107,7 +102,7 @@ def test_a_checkpoint_without_a_shard_is_refused_by_its_name(place: Place) -> No
     shard.unlink()
     with place.run(place.topology({"model": {"weights": {"stage": None, "path": "cut-model"}}})) as run:
         ended = failed_at_set_up(run)
-    assert shard.name in ended.stderr + ended.stdout
+    assert shard.name in ended.stderr
 
 
 def test_a_port_range_that_is_taken_names_port_and_holder(place: Place) -> None:
@@ -176,7 +171,7 @@ def test_a_disk_that_fills_up_while_measuring(place: Place, small_disk: Path) ->
         fill(small_disk)
         ended = run.end()
         assert ended.status == 3, ended.stderr
-        assert "No space left on device" in ended.stderr + ended.stdout
+        assert "No space left on device" in ended.stderr
         assert "Traceback" not in ended.stderr
         assert not run.paths.verdict.exists() or run.verdict()["verdict"] == "FAILED"
         run.assert_nothing_left()

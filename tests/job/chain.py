@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,7 @@ def marked_processes(run_id: str) -> list[psutil.Process]:
 def listening() -> dict[int, int]:
     """TCP ports that listen, with the process that holds each."""
     entries = psutil.net_connections(kind="tcp")
-    return {entry.laddr.port: entry.pid or 0 for entry in entries if entry.status == psutil.CONN_LISTEN}
+    return {entry.laddr.port: entry.pid or 0 for entry in entries if entry.laddr and entry.status == psutil.CONN_LISTEN}
 
 
 class Place:
@@ -203,15 +203,15 @@ class Place:
         done = self.command("init", str(root), "--assets", "assets")
         assert done.returncode == 0, done.stderr
 
-    def environment(self, **extra: str) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         """What a person's shell has, a secret included, and nothing of this test's own."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        return {**kept, "XDG_CACHE_HOME": str(self.local), "HF_TOKEN": TOKEN, **extra}
+        return {**kept, "XDG_CACHE_HOME": str(self.local), "HF_TOKEN": TOKEN}
 
-    def command(self, *words: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a verb to its end."""
         argv = [sys.executable, "-m", "dynamo_mlperf.cli", *words]
-        env = self.environment(**extra)
+        env = self.environment()
         return subprocess.run(argv, cwd=self.root, env=env, capture_output=True, text=True, timeout=END_S, check=False)
 
     def topology(self, edits: Mapping[str, Any] | None = None, *, role: Mapping[str, Any] | None = None) -> Path:
@@ -239,11 +239,13 @@ class Place:
         return path
 
     @contextlib.contextmanager
-    def run(self, topology: Path, *flags: str, run_dir: Path | None = None, **extra: str) -> Iterator[Run]:
+    def run(
+        self, topology: Path, *flags: str, run_dir: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> Iterator[Run]:
         """Start a run; whatever the test does, nothing of it outlives the block."""
         where = run_dir or self.root / "runs" / f"{topology.stem}-{secrets.token_hex(2)}"
         argv = [sys.executable, "-m", "dynamo_mlperf.cli", "run", str(topology), "--run-dir", str(where), *flags]
-        run = Run(argv, self.root, self.environment(**extra), where, topology.stem)
+        run = Run(argv, self.root, {**self.environment(), **(env or {})}, where, topology.stem)
         try:
             yield run
         finally:
@@ -264,3 +266,11 @@ def _end(run: Run) -> None:
         for process in marked_processes(run.run_id):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Until it is."""
+    deadline = time.monotonic() + GONE_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

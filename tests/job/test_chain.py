@@ -41,7 +41,7 @@ def assert_valid(run: Run, ended: Ended) -> dict[str, Any]:
     """VALID, exit 0, nothing left; returns the recorded verdict."""
     verdict = run.verdict()
     assert (verdict["verdict"], verdict["reasons"], ended.status) == ("VALID", [], 0), ended.stderr
-    assert VERDICT_KEYS <= verdict.keys()
+    assert verdict.keys() >= VERDICT_KEYS
     assert verdict["class"] == "rehearsal"
     assert verdict["benchmark"] == "qwen3-vl-235b-a22b"
     assert verdict["run_dir"] == str(run.paths.root)
@@ -73,7 +73,7 @@ def holds_everything(run: Run, topology: Path) -> None:
     assert evidence["canary"]["requests"] == 2
     assert evidence["warmup"]["requests"] == 2
     assert evidence["workers"]["prefill-0"]["served"] == evidence["workers"]["decode-0"]["served"] == 44
-    assert paths.report.read_text().startswith("<!doctype html>")
+    assert paths.report.read_text().startswith("<!DOCTYPE html>")
     guilty = [path for path in paths.root.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert guilty == []
 
