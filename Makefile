@@ -34,7 +34,7 @@ demo: assets
 	@$(BIN)/dynamo-mlperf run $(TOPOLOGY)
 
 test: assets
-	@$(BIN)/python -m pytest $(foreach name,$(REQUIRE),--require $(name)) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(foreach name,$(REQUIRE),--require=$(name)) $(PYTEST_ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """Capabilities: which tests this machine can run, and `--require` to turn a skip into a failure.
 
 A marker names a capability. A test whose capability is missing is skipped with the reason; with
-`--require NAME` (repeatable, or `all`) the missing capability fails the session instead.
+`--require=NAME` (repeatable) the missing capability fails the session instead.
 """
 
 from __future__ import annotations
