@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 import traceback
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dynamo_mlperf import __version__
+from dynamo_mlperf.cli.output import quiet_stdout
 from dynamo_mlperf.errors import DynamoMlperfError, ExitCode
 
 if TYPE_CHECKING:
@@ -66,7 +68,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Entry point: every way to end has its exit code."""
     sys.excepthook = _report_bug
     try:
-        code = root.main(args=arguments, prog_name="dynamo-mlperf", standalone_mode=False)
+        # Not root.main: it would take a reader that closed its pipe for a failure of ours.
+        with root.make_context("dynamo-mlperf", sys.argv[1:] if arguments is None else list(arguments)) as context:
+            code = root.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        sys.exit(end.exit_code)
     except click.exceptions.Abort:
         sys.exit(ExitCode.INTERRUPTED)
     except KeyboardInterrupt:
@@ -78,5 +85,12 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo(f"error: {problem}", err=True)
         sys.exit(problem.exit_code)
     except BrokenPipeError:
+        quiet_stdout()
         sys.exit(ExitCode.DONE)
+    except OSError as problem:
+        if problem.errno != errno.ENOSPC or problem.filename is not None:
+            raise
+        quiet_stdout()
+        click.echo("error: the answer could not be written: no space left where stdout goes", err=True)
+        sys.exit(ExitCode.SETUP)
     sys.exit(code if isinstance(code, int) else ExitCode.DONE)

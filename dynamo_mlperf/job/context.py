@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.files import RunPaths
     from dynamo_mlperf.process.allocation import Allocation
     from dynamo_mlperf.process.ports import PortClaim
+    from dynamo_mlperf.process.shared_memory import SharedMemoryNotes
     from dynamo_mlperf.record import EventLog, ResultClass
     from dynamo_mlperf.serving.supervisor import Supervisor
     from dynamo_mlperf.site import Site
@@ -49,6 +50,7 @@ class Job:
         events: The event log.
         ports: The claim to this job's ports on this host.
         scratch: Directory on tmpfs of the node that the controller runs on; removed when everything has stopped.
+        shared_memory: Notes of what our processes on this machine map.
         progress: For people.
     """
 
@@ -65,6 +67,7 @@ class Job:
     progress: Progress
     ports: PortClaim
     scratch: Path
+    shared_memory: SharedMemoryNotes
 
     @property
     def scoped_name(self) -> str:

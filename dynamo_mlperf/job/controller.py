@@ -16,8 +16,9 @@ from dynamo_mlperf.job.nodes import bind_nodes, check_nodes, choose_base_port
 from dynamo_mlperf.job.versions import collect_versions
 from dynamo_mlperf.job.weights import stage_weights
 from dynamo_mlperf.load.verdict import judge
-from dynamo_mlperf.process.machine import make_scratch, own_start_t, peak_memory_bytes, run_mark
+from dynamo_mlperf.process.machine import SHARED_MEMORY, make_scratch, own_start_t, peak_memory_bytes, run_mark
 from dynamo_mlperf.process.ports import PortClaim
+from dynamo_mlperf.process.shared_memory import SharedMemoryNotes
 from dynamo_mlperf.process.signals import StopFlag
 from dynamo_mlperf.record import EventLog, Reason, Verdict, write_verdict
 from dynamo_mlperf.report.page import write_report
@@ -83,13 +84,23 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
             verdict, code = _unwritable(job, problem)
     finally:
         with _phase(job, "stop"):
-            job.supervisor.stop_all()
-            job.ports.release()
-            shutil.rmtree(job.scratch, ignore_errors=True)
+            _stop(job)
     with _phase(job, "record"):
         _report(job)
     job.events.add("job_end", exit_code=int(code), peak_memory_bytes=peak_memory_bytes())
     return verdict, code
+
+
+def _stop(job: Job) -> None:
+    """Stop everything and give back what it held: processes, shared memory, ports, the scratch directory."""
+    with contextlib.suppress(OSError):
+        job.shared_memory.look(now=True)
+    job.supervisor.stop_all()
+    removed = job.shared_memory.remove()
+    if removed:
+        job.events.add("shared_memory_removed", paths=removed)
+    job.ports.release()
+    shutil.rmtree(job.scratch, ignore_errors=True)
 
 
 _CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
@@ -146,6 +157,9 @@ def _open(request: JobRequest, stop: StopFlag) -> Job:
     _record_plan(paths, request.plan, request.allocation)
     supervisor = Supervisor(request.allocation, paths, events, stop)
     nonce = new_nonce()
+    scratch = make_scratch(nonce, run_mark(request.run_id))
+    notes = SharedMemoryNotes(scratch / SHARED_MEMORY)
+    supervisor.watch(notes.look)
     return Job(
         request.topology,
         request.plan,
@@ -159,7 +173,8 @@ def _open(request: JobRequest, stop: StopFlag) -> Job:
         events,
         request.progress,
         PortClaim(),
-        make_scratch(f"{request.topology.name}-{nonce}", run_mark(request.run_id)),
+        scratch,
+        notes,
     )
 
 

@@ -138,6 +138,11 @@ class Deployment:
             run_mark(self.job.run_id),
             self.job.paths.root / "discovery",
         )
+        if self.job.allocation.shares_memory:
+            # Engines leave sockets and files there; the run's own directory goes away with the run.
+            temporary = self.job.scratch / "tmp"
+            temporary.mkdir(exist_ok=True)
+            shared["TMPDIR"] = str(temporary)
         return {**shared, **self.job.site.environment}
 
     def _worker_facts(self, worker: Worker) -> WorkerFacts:

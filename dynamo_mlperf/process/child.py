@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -85,6 +86,14 @@ class Child:
         """Signal the process itself; what it started, it stops itself."""
         if self.poll() is None:
             self._popen.send_signal(number)
+
+    def left_behind(self) -> bool:
+        """Whether some process of its group still runs though it may have ended itself."""
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(process.pid) == self._popen.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    return True
+        return False
 
     def kill_session(self) -> None:
         """SIGKILL to the process and to all that is left of its process group."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from dynamo_mlperf.process.command import RUN_VARIABLE
+from dynamo_mlperf.process.shared_memory import mapped_by, noted, remove_unmapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 _TMPFS = Path("/dev/shm")  # noqa: S108 - a name below it is one run's own
 _SCRATCH = "dynamo-mlperf-"
 _OWNER = "owner"
+_KILL_S = 5.0
+SHARED_MEMORY = "shared-memory"
+"""In a scratch directory: the notes of what the run's processes map."""
 
 
 @dataclass(frozen=True)
@@ -188,15 +192,27 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def end_leftovers(facts: MachineFacts) -> None:
-    """End what earlier runs left: processes first, then the directories that they used."""
+def end_leftovers(facts: MachineFacts) -> list[str]:
+    """End what earlier runs left: processes first, then the memory and the directories that they used.
+
+    Returns:
+        The shared memory that was removed.
+    """
+    held = mapped_by(facts.leftovers)
+    for path in facts.abandoned:
+        held |= set(noted(Path(path) / SHARED_MEMORY))
     end_processes(facts.leftovers)
+    removed = remove_unmapped(held)
     for path in facts.abandoned:
         shutil.rmtree(path, ignore_errors=True)
+    return removed
 
 
 def end_processes(pids: Iterable[int]) -> None:
-    """SIGKILL the processes; those that are gone already are no problem."""
+    """SIGKILL the processes and wait until they are gone; those that are gone already are no problem."""
+    found = []
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):
-            psutil.Process(pid).kill()
+            found.append(psutil.Process(pid))
+            found[-1].kill()
+    psutil.wait_procs(found, timeout=_KILL_S)

@@ -35,7 +35,10 @@ def shared_environment(
         "DYN_EVENT_PLANE_HOST": address,
         "DYN_TCP_RESPONSE_STREAM_HOST": address,
         "DYN_SYSTEM_HOST": address,
-        "DYN_LOG": "warn",
+        # Health checks before an engine is ready are answered with 503; each would be an error in its log.
+        "DYN_LOG": "warn,tower_http=off",
+        "DYN_SDK_DISABLE_ANSI_LOGGING": "1",
+        "NO_COLOR": "1",
         # The load has ended, or the job has failed, before anything is stopped: there is nothing to drain.
         "DYN_GRACEFUL_SHUTDOWN_GRACE_PERIOD_SECS": "0",
         "HF_HUB_OFFLINE": "1",

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _POLITE = ("nice", "-n", "10")
 """CPU engines take every core there is: the load client and the router, which share them, come first."""
-_CPU_STARTUP = Path(__file__).parent / "cpu_startup"
+CPU_STARTUP = Path(__file__).parent / "cpu_startup"
+"""On PYTHONPATH, it adjusts the start-up of a CPU engine."""
 _KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 _DYNAMO_MODES = {"prefill": "prefill", "decode": "decode", "aggregated": "agg"}
 
@@ -156,7 +157,7 @@ def _cpu_environment(facts: WorkerFacts) -> dict[str, str]:
     eager = {"TORCHDYNAMO_DISABLE": "1"} if facts.role.args.get("enforce-eager") is True else {}
     return {
         **eager,
-        "PYTHONPATH": str(_CPU_STARTUP),
+        "PYTHONPATH": str(CPU_STARTUP),
         "OMP_NUM_THREADS": str(facts.threads),
         "OMP_WAIT_POLICY": "passive",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",

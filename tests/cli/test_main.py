@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -83,3 +85,33 @@ def test_a_bug_ends_with_1_and_asks_for_a_report() -> None:
     assert done.returncode == ExitCode.BUG
     assert "ZeroDivisionError" in done.stderr
     assert "this is a bug" in done.stderr
+
+
+@pytest.mark.parametrize("argv", [("schema",), ("plan", "topologies/demo.yaml", "--json"), ("--help",)])
+def test_a_reader_that_has_seen_enough_is_no_bug(argv: tuple[str, ...], repository: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        (*PROGRAM, *argv), stdout=write, stderr=subprocess.PIPE, text=True, check=False, cwd=repository
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
+
+
+def test_an_answer_that_cannot_be_written_is_an_error() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run((*PROGRAM, "schema"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == ExitCode.SETUP
+    assert done.stderr == "error: the answer could not be written: no space left where stdout goes\n"
+
+
+def test_the_doctor_tries_what_a_deployment_starts(tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'async_timeout'\" >&2\nexit 1\n")
+    broken.chmod(0o755)
+    site = tmp_path / "site.yaml"
+    site.write_text(f"engine_python: {broken}\nlocal_path: {tmp_path}\n")
+    done = run("doctor", "--site", str(site))
+    assert done.returncode == ExitCode.SETUP
+    assert "MISSING vLLM worker  does not start: ModuleNotFoundError: No module named 'async_timeout'" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("not ready")
