@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CATALOGUE_FILE = "catalogue.jsonl"
-_MAKE_TINY = "dynamo-mlperf init --assets assets makes a small catalogue to start with"
+_TINY_NAME = "tiny-product-catalogue"
+"""What `init --assets` calls the small catalogue that it makes."""
 _TEXT_FIELDS = ("product_title", "product_image", "ground_truth_category")
 _OPTIONAL_TEXT_FIELDS = ("product_description", "ground_truth_brand")
 
@@ -81,7 +82,9 @@ class ProductSample:
         try:
             return self.image_path.read_bytes()
         except OSError as error:
-            raise ConfigError(f"{self.where}: image {self.image_path}: {error.strerror}", _MAKE_TINY) from error
+            raise ConfigError(
+                f"{self.where}: image {self.image_path}: {error.strerror}", "restore that file"
+            ) from error
 
     @property
     def image_media_type(self) -> str:
@@ -137,12 +140,24 @@ def load_catalogue(directory: Path) -> Catalogue:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 at byte {error.start}"
-        raise ConfigError(f"{path}: {reason}", _MAKE_TINY) from error
+        raise ConfigError(f"measure.dataset: {path}: {reason}", _way_out(directory)) from error
     root = directory.resolve()
     samples = [_sample(line, f"{path}:{number}", root) for number, line in enumerate(lines, start=1) if line.strip()]
     if not samples:
-        raise ConfigError(f"{path}: 0 products", _MAKE_TINY)
+        raise ConfigError(f"measure.dataset: {path}: 0 products", _way_out(directory))
     return Catalogue(samples)
+
+
+def _way_out(directory: Path) -> str:
+    """What to do where `directory` holds no catalogue."""
+    if directory.name == _TINY_NAME:
+        make_it = "`dynamo-mlperf init --assets assets` makes it"
+    else:
+        make_it = f"name a directory that holds a {CATALOGUE_FILE}"
+    return (
+        f"{make_it}; a relative path counts from the directory where the command is run "
+        "(with sbatch: from the directory of submission)"
+    )
 
 
 def _sample(line: str, where: str, root: Path) -> ProductSample:

@@ -43,6 +43,8 @@ def command(directory: Path | None, assets: Path | None, *, only_list: bool, for
             _copy_examples(directory or Path(), force=force)
         if assets is not None:
             _make_assets(assets, force=force)
+        else:
+            _say_what_is_next(directory or Path())
     except OSError as error:
         raise SetupError(f"{error.filename}: {error.strerror}", "name a directory that you can write") from error
 
@@ -86,6 +88,15 @@ def _copy_examples(directory: Path, *, force: bool) -> None:
     click.echo(f"{len(examples) - len(same)} examples copied, {len(same)} were there already", err=True)
 
 
+def _say_what_is_next(directory: Path) -> None:
+    """The commands from the copied examples to a first run."""
+    import shlex
+
+    steps = [] if directory.resolve() == Path.cwd() else [f"cd {shlex.quote(str(directory))}"]
+    steps += ["dynamo-mlperf init --assets assets", "dynamo-mlperf run topologies/demo.yaml"]
+    click.echo("Next:\n" + "\n".join(f"  {step}" for step in steps), err=True)
+
+
 def _make_assets(assets: Path, *, force: bool) -> None:
     from dynamo_mlperf.benchmark.tiny_catalogue import write_tiny_catalogue
     from dynamo_mlperf.benchmark.tiny_model import write_tiny_model
@@ -115,7 +126,7 @@ def _make(final: Path, write: Callable[[Path], None], *, force: bool) -> None:
 
     generator = _generator()
     if _is_made(final, generator):
-        click.echo(f"{final}: there already", err=True)
+        click.echo(f"{final.name}: there already", err=True)
         click.echo(str(final))
         return
     if final.exists() and not (final / MADE_BY).is_file() and any(final.iterdir()) and not force:
@@ -134,5 +145,5 @@ def _make(final: Path, write: Callable[[Path], None], *, force: bool) -> None:
         except OSError:  # another process has made the same one meanwhile, or the place is not ours to write
             if not _is_made(final, generator):
                 raise
-    click.echo(f"{final}: made", err=True)
+    click.echo(f"{final.name}: made", err=True)
     click.echo(str(final))

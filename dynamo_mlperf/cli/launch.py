@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
+from dynamo_mlperf.cli.output import quiet_stdout
 from dynamo_mlperf.cli.progress import TerminalProgress
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.controller import JobRequest, run_job
 from dynamo_mlperf.job.measurement import decide_settings, read_data_set
 from dynamo_mlperf.job.weights import read_manifest
 from dynamo_mlperf.report.summary import print_summary
+from dynamo_mlperf.report.terminal import near
 from dynamo_mlperf.serving.workers import check_launchable
 from dynamo_mlperf.site import load_site
 from dynamo_mlperf.topology.plan import make_plan
@@ -62,7 +65,11 @@ def launch(call: Launch) -> int:
         verdict, code = run_job(request)
     finally:
         progress.close()
-    _say(verdict, run_dir, as_json=call.as_json)
+    try:
+        _say(verdict, run_dir, as_json=call.as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough; the exit code still tells how the run ended
+        quiet_stdout()
     return int(code)
 
 
@@ -87,7 +94,8 @@ def _summarise(run_dir: Path) -> None:
 
 def verdict_line(verdict: Verdict) -> str:
     """The last line on stdout: the verdict and its main figure."""
-    figure = f" {verdict.completed_qps:.2f} queries/s" if verdict.completed_qps is not None else ""
+    unit = "samples/s" if verdict.scenario == "Offline" else "queries/s"
+    figure = f" {verdict.completed_qps:.2f} {unit}" if verdict.completed_qps is not None else ""
     why = f" ({verdict.reasons[0].check})" if verdict.reasons else ""
     what = f"{verdict.benchmark} {verdict.scenario}{figure}"
-    return f"{verdict.verdict}{why} [{verdict.result_class}] {what}  {verdict.run_dir}"
+    return f"{verdict.verdict}{why} [{verdict.result_class}] {what}  {near(verdict.run_dir)}"

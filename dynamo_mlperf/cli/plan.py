@@ -36,6 +36,7 @@ def command(file: Path, nodes: int | None, site: str | None, *, as_json: bool, f
     from rich.console import Console
 
     from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.report.terminal import trimmed
     from dynamo_mlperf.site import load_site
     from dynamo_mlperf.topology.plan import make_plan, plan_as_json
     from dynamo_mlperf.topology.spec import load_topology
@@ -53,7 +54,9 @@ def command(file: Path, nodes: int | None, site: str | None, *, as_json: bool, f
     if as_json:
         click.echo(json.dumps(plan_as_json(plan), indent=2))
         return
-    show_plan(Console(highlight=False), topology, plan)
+    console = Console(highlight=False)
+    with trimmed(console):
+        show_plan(console, topology, plan)
 
 
 def _fix(file: Path, topology: Topology, plan: Plan) -> None:
@@ -83,12 +86,39 @@ def _warnings(file: Path, topology: Topology, plan: Plan, site: Site) -> tuple[s
     text = file.read_text()
     differences = batch_differences(text, topology, plan, shipped=_is_shipped(file))
     agrees = len(plan.nodes) == topology.nodes.count
-    way_out = "--fix-batch corrects it" if agrees else f"submit with sbatch --nodes={len(plan.nodes)}"
+    way_out = (
+        f"`dynamo-mlperf plan --fix-batch {file}` corrects it"
+        if agrees
+        else f"submit with sbatch --nodes={len(plan.nodes)}"
+    )
     found = [f"{difference.text}; {way_out}" for difference in differences]
     found += [f"line {number}: Slurm ignores #SBATCH after the first YAML line" for number in ignored_batch_lines(text)]
     if plan.ports_needed > len(site.ports):
         found.append(f"{plan.ports_needed} ports needed, site {site.name} has {len(site.ports)}; widen its port_range")
-    return (*found, *_place_warnings(topology, site))
+    return (*found, *_refusals(topology, plan), *_place_warnings(topology, site))
+
+
+def _refusals(topology: Topology, plan: Plan) -> tuple[str, ...]:
+    """Why `run` would refuse what can be planned, each with what to do."""
+    from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.job.measurement import decide_settings, read_data_set
+    from dynamo_mlperf.serving.workers import check_launchable
+
+    def launch() -> None:
+        check_launchable(topology, plan)
+
+    def measure() -> None:
+        directory = topology.resolve(Path.cwd()).dataset
+        if directory is None or directory.exists():
+            decide_settings(topology, len(read_data_set(topology, Path.cwd())))
+
+    found = []
+    for look in (launch, measure):
+        try:
+            look()
+        except ConfigError as problem:
+            found.append(f"run refuses this: {problem.what}; {problem.action}")
+    return tuple(found)
 
 
 def _place_warnings(topology: Topology, site: Site) -> tuple[str, ...]:

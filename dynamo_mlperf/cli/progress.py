@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -23,13 +24,16 @@ PHASE_TEXTS = {
     "record": "recording",
 }
 PLAIN_EVERY_S = 10.0
+_SPINNER_CELLS = 2
+_BEFORE_STOP = ("", "judge")
+"""A job that gets to its end judges last; where it stops after another phase, that one was cut short."""
 
 
 class TerminalProgress:
     """The current phase, what it waits for, and for how long."""
 
-    def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True, highlight=False)
         self._status: Status | None = None
         self._phase = ""
         self._text = ""
@@ -39,40 +43,50 @@ class TerminalProgress:
 
     def phase(self, name: str) -> None:
         """A phase begins; the one before is left standing with its duration."""
-        self._close_phase()
+        self._close_phase(cut_short=name == "stop" and self._phase not in _BEFORE_STOP)
         self._phase, self._text, self._phase_began = name, "", time.monotonic()
         if self._console.is_terminal:
             self._status = self._console.status("")
             self._status.start()
-        self._show(force=True)
+        self._show(at_once=True)
 
     def say(self, text: str) -> None:
         """What is being waited for."""
-        changed, self._text = text != self._text, text
-        self._show(force=changed and self._phase not in {"measure", "warmup"})
+        self._text = text
+        self._show(at_once=False)
 
     def close(self) -> None:
         """End the live line."""
-        self._close_phase()
+        self._close_phase(cut_short=False)
 
-    def _close_phase(self) -> None:
+    def _close_phase(self, *, cut_short: bool) -> None:
         if self._status is not None:
             self._status.stop()
             self._status = None
         if self._phase:
-            detail = f"  {self._text}" if self._text else ""
-            self._console.print(f"  {self._label()}: {self._elapsed():.1f} s{detail}", markup=False, soft_wrap=True)
+            took = f"  {self._label()}: {self._elapsed():.1f} s"
+            ending = f", failed: {self._text}" if self._text else ", failed"
+            done = f"  {self._text}" if self._text else ""
+            self._print(f"{took}{ending if cut_short else done}")
             self._phase = ""
 
-    def _show(self, *, force: bool) -> None:
+    def _show(self, *, at_once: bool) -> None:
         now = time.monotonic()
         if self._status is not None:
-            self._status.update(f"{self._label()} {self._elapsed():.0f} s  {self._text}")
-        elif force or now - self._printed >= PLAIN_EVERY_S:
+            self._status.update(self._live_line())
+        elif at_once or now - self._printed >= PLAIN_EVERY_S:
             self._printed = now
-            self._console.print(
-                f"[{now - self._began:6.1f} s] {self._label()}  {self._text}".rstrip(), markup=False, soft_wrap=True
-            )
+            self._print(f"[{now - self._began:6.1f} s] {self._label()}  {self._text}")
+
+    def _live_line(self) -> Text:
+        """One line that fits: a line that wraps cannot be drawn over."""
+        line = Text(f"{self._label()} {self._elapsed():.0f} s  {self._text}".rstrip())
+        # The last column stays free: some terminals wrap as soon as it is written.
+        line.truncate(max(1, self._console.width - _SPINNER_CELLS - 1), overflow="ellipsis")
+        return line
+
+    def _print(self, line: str) -> None:
+        self._console.print(line.rstrip(), markup=False, soft_wrap=True)
 
     def _label(self) -> str:
         return PHASE_TEXTS.get(self._phase, self._phase)

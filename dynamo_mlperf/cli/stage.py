@@ -24,7 +24,7 @@ def command() -> None:
     """Put weights on this node's own disk, verified; write and check manifests."""
 
 
-@command.command(name="copy")
+@command.command(name="copy", short_help="Copy what a manifest lists to this node, unless it is there.")
 @click.argument("manifest", type=click.Path(path_type=Path))
 @click.option(
     "--base",
@@ -73,7 +73,7 @@ def copy_command(manifest: Path, base: Path, root: Path | None, wait_s: float, *
     click.echo(str(result.path))
 
 
-@command.command(name="manifest")
+@command.command(name="manifest", short_help="Write a manifest of a directory: files, sizes, digests.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; default: stdout.")
 @click.option("--name", help="Name of the manifest and of the directory on the node; default: SOURCE's own name.")
@@ -102,7 +102,7 @@ def manifest_command(source: Path, output: Path | None, name: str | None, kind: 
     click.echo(f"{output}: {len(manifest.files)} files, {manifest.total_bytes} bytes", err=True)
 
 
-@command.command(name="verify")
+@command.command(name="verify", short_help="Check that a model is whole, by the headers of its shards.")
 @click.argument("directory", type=click.Path(path_type=Path))
 def verify_command(directory: Path) -> None:
     """Check that the model in DIRECTORY is whole, by the headers of its shards.

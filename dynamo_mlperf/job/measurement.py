@@ -61,7 +61,7 @@ def read_data_set(topology: Topology, base_dir: Path) -> Catalogue:
     if directory is None:
         raise ConfigError(
             "the topology names no data set (measure.dataset)",
-            "write measure: {dataset: DIRECTORY}; `make assets` makes a small one in assets/",
+            "write measure: {dataset: DIRECTORY}; `dynamo-mlperf init --assets assets` makes a small one",
         )
     return load_catalogue(directory)
 
@@ -203,4 +203,4 @@ def progress_line(seen: dict[str, Any]) -> str:
         parts.append(f"{seen['over_limit']} over the limit of {max(0, seen['over_limit_allowed'])} allowed so far")
     if seen.get("failed"):
         parts.append(f"{seen['failed']} failed")
-    return f"{seen['t_s']:.0f} s: " + ", ".join(parts)
+    return ", ".join(parts)

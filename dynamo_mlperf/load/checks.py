@@ -31,11 +31,8 @@ _COMPLIANCE_KEYS = ("effective_accuracy_log_", "effective_performance_issue_")
 
 
 def loadgen_result(log: LoadgenLog, settings: LoadSettings) -> list[Reason]:
-    """LoadGen's own result and its error entries, which do not change that result."""
+    """LoadGen's error entries, which do not change its result, then that result."""
     reasons = []
-    if settings.mode == "performance" and log.validity != "VALID":
-        said = str(log.values.get("result_invalid_reason") or "early stopping").strip()
-        reasons.append(Reason("LoadGen's result", "VALID", f"{log.validity} ({said})", "see mlperf_log_summary.txt"))
     if log.error_count:
         first = log.errors[0] if log.errors else "not in the detail log"
         reasons.append(
@@ -46,6 +43,9 @@ def loadgen_result(log: LoadgenLog, settings: LoadSettings) -> list[Reason]:
                 "LoadGen calls such a run VALID all the same: mend the cause in mlperf_log_detail.txt",
             )
         )
+    if settings.mode == "performance" and log.validity != "VALID":
+        said = str(log.values.get("result_invalid_reason") or "early stopping").strip()
+        reasons.append(Reason("LoadGen's result", "VALID", f"{log.validity} ({said})", "see mlperf_log_summary.txt"))
     return reasons
 
 
@@ -83,8 +83,17 @@ def duration(queries: Queries, settings: LoadSettings) -> list[Reason]:
     wanted_s, got_s = settings.min_duration_ms / 1000, queries.duration_s
     if settings.mode == "accuracy" or got_s >= wanted_s:
         return []
-    action = "raise target_qps: LoadGen plans an Offline run by it" if settings.scenario == "Offline" else "run again"
+    action = "run again"
+    if settings.scenario == "Offline" and got_s > 0:
+        # LoadGen plans an Offline run's samples by target_qps, so the length of the run follows it.
+        enough = max(1.1 * len(queries) / got_s, settings.target_qps * wanted_s / got_s)
+        action = f"set target_qps to about {_rounded_up(enough)}: LoadGen plans an Offline run by it"
     return [Reason("duration", f"{wanted_s:g} s or more", f"{got_s:.3f} s", action)]
+
+
+def _rounded_up(rate: float) -> str:
+    """A rate to write into a file: the next whole number, or the next tenth below 10."""
+    return f"{math.ceil(rate)}" if rate >= 10 else f"{math.ceil(rate * 10) / 10:g}"  # noqa: PLR2004 - two digits
 
 
 def counts(queries: Queries, log: LoadgenLog, client: Mapping[str, Any], settings: LoadSettings) -> list[Reason]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.load.settings import LoadSettings
 
+_THROUGHPUTS = ("result_completed_samples_per_sec", "result_samples_per_second")
+"""LoadGen's keys in the Server scenario and in Offline."""
 _DIFFERENT = 0.05
 _DIFFERENT_MS = 5.0
 
@@ -56,7 +58,6 @@ def judge(
     latencies = _latencies(queries, settings)
     reasons = [
         *checks.failures(queries),
-        *checks.loadgen_result(log, settings),
         *checks.settings_in_force(log, settings, compliance=compliance),
         *checks.audit_config(log, compliance=compliance),
         *checks.duration(queries, settings),
@@ -68,6 +69,8 @@ def judge(
     if settings.mode == "performance":
         for name, latency in latencies.items():
             reasons += checks.early_stopping(name, latency, len(queries))
+    # Last: it follows from one of the others, and the first reason is the one that people are shown.
+    reasons += checks.loadgen_result(log, settings)
     succeeded = int(np.count_nonzero(queries.succeeded))
     measured = succeeded > 0 and queries.duration_s > 0
     return Verdict(
@@ -79,7 +82,7 @@ def judge(
         reasons=tuple(dict.fromkeys(reasons)),
         notes=_notes(log, latencies, transfer, client),
         target_qps=settings.target_qps,
-        completed_qps=succeeded / queries.duration_s if measured else None,
+        completed_qps=_throughput(log, queries) if measured else None,
         tokens_per_second=float(queries.output_tokens[queries.succeeded].sum()) / queries.duration_s
         if measured
         else None,
@@ -90,6 +93,20 @@ def judge(
         transfer=transfer,
         client={**client, "failed": client["failed"][: checks.NAMED]},
     )
+
+
+def _throughput(log: LoadgenLog, queries: Queries) -> float:
+    """Answered queries (Offline: samples) per second.
+
+    LoadGen's own figure, which a submission reports, where every request was answered: it divides one query less than
+    were issued by the time, and counts failed ones too, so that with failures only our own count will do.
+    """
+    succeeded = int(np.count_nonzero(queries.succeeded))
+    if succeeded == len(queries):
+        for key in _THROUGHPUTS:
+            if key in log.values:
+                return float(log.values[key])
+    return succeeded / queries.duration_s
 
 
 def failed(

@@ -71,12 +71,12 @@ class LatencyRow:
 
     @property
     def over_text(self) -> str:
-        """Over-limit count of the allowed one, in words."""
+        """How many are over the limit, and how many may be: `64, 1 allowed`."""
         if self.over_limit is None:
             return ""
         if self.allowed is None or self.allowed < 0:
             return f"{q.count(self.over_limit)}, too few queries"
-        return f"{q.count(self.over_limit)} of {q.count(self.allowed)}"
+        return f"{q.count(self.over_limit)}, {q.count(self.allowed)} allowed"
 
 
 @dataclass(frozen=True)

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_ON_CPUS = re.compile(r"^device:[ \t]*[\"']?cpu\b", re.MULTILINE)
+
 
 @dataclass(frozen=True)
 class Node:
-    """One node position; `host` and `address` are empty until the job binds them."""
+    """One node position; `host` and `address` are empty until the job binds them.
+
+    A node is `virtual` where it shares its host with another one, so that the host alone does not tell them apart.
+    """
 
     position: int
     gpus: int
     host: str = ""
     address: str = ""
+    virtual: bool = False
 
     @property
     def name(self) -> str:
-        """The hostname, else the position in words."""
-        return self.host or f"node {self.position}"
+        """The hostname; `node 0` of this machine alone; `node 0 (host)` where several nodes share a host."""
+        if self.host in {"", "localhost"}:
+            return f"node {self.position}"
+        return f"node {self.position} ({self.host})" if self.virtual else self.host
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class Layout:
         split: The split in words, `4P8D` for one, empty where there is none.
         prefill_gpus: GPUs that prefill workers hold.
         decode_gpus: GPUs that decode workers hold.
+        unit: What holds one rank: `GPU`, or `slot` where engines compute on CPUs.
     """
 
     name: str
@@ -62,6 +73,7 @@ class Layout:
     split: str
     prefill_gpus: int
     decode_gpus: int
+    unit: str = "GPU"
 
     @property
     def gpus(self) -> int:
@@ -83,20 +95,25 @@ class Layout:
         parts = []
         for position in dict.fromkeys(position for position, _ in worker.ranks):
             gpus = sorted(gpu for at, gpu in worker.ranks if at == position)
-            parts.append(f"{self.node_name(str(position))} GPU {_spans(gpus)}")
+            parts.append(f"{self.node_name(str(position))} {self.unit} {_spans(gpus)}")
         return ", ".join(parts)
 
 
-def read_layout(plan: Mapping[str, Any]) -> Layout:
-    """The layout of a plan; entries that are not as the plan writes them are left out."""
+def read_layout(plan: Mapping[str, Any], topology: str = "") -> Layout:
+    """The layout of a plan; entries that are not as the plan writes them are left out.
+
+    Args:
+        plan: The object of `plan.json`.
+        topology: The topology file's text, which says what the engines compute on.
+    """
     bound = {_whole(entry.get("position")): entry for entry in _objects(plan.get("binding"))}
+    sharing = Counter(str(entry.get("host", "")) for entry in bound.values())
     nodes = []
     for entry in _objects(plan.get("nodes")):
         position = _whole(entry.get("position"))
-        host = bound.get(position, {})
-        nodes.append(
-            Node(position, _gpu_count(entry.get("gpus")), str(host.get("host", "")), str(host.get("address", "")))
-        )
+        place = bound.get(position, {})
+        host, address = str(place.get("host", "")), str(place.get("address", ""))
+        nodes.append(Node(position, _gpu_count(entry.get("gpus")), host, address, virtual=sharing[host] > 1))
     split = plan.get("split")
     split = split if isinstance(split, dict) else {}
     return Layout(
@@ -106,6 +123,7 @@ def read_layout(plan: Mapping[str, Any]) -> Layout:
         split=str(split.get("workers") or ""),
         prefill_gpus=_whole(split.get("prefill_gpus")),
         decode_gpus=_whole(split.get("decode_gpus")),
+        unit="slot" if _ON_CPUS.search(topology) else "GPU",
     )
 
 

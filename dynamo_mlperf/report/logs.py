@@ -31,13 +31,11 @@ def logs_that_matter(run: RunData) -> tuple[Log, ...]:
     """
     found: dict[Path, str] = {}
     for process in run.timeline.deaths:
-        found.setdefault(
-            run.paths.log_of(_file_name(process.name)), f"{process.name} ended with status {process.status}"
-        )
+        found.setdefault(log_of(run, process.name), f"{process.name} ended with status {process.status}")
     if run.verdict is None or run.verdict.get("verdict") == "FAILED":
         for process in run.timeline.processes:
             if process.ready_s is None and process.name in _worker_names(run):
-                found.setdefault(run.paths.log_of(_file_name(process.name)), f"{process.name} never was ready")
+                found.setdefault(log_of(run, process.name), f"{process.name} never was ready")
     logs = [Log(path, why) for path, why in found.items() if path.is_file()][:_LOGS_SHOWN]
     client = run.paths.load / "mlperf_log_summary.txt"
     if client.is_file():
@@ -54,9 +52,9 @@ def tail(path: Path, lines: int = TAIL_LINES) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
-def _file_name(process: str) -> str:
-    """A process's name as one path component, so that a forged name never leads out of the logs' folder."""
-    return process.replace("/", "_").replace("\0", "_")
+def log_of(run: RunData, process: str) -> Path:
+    """The log of a process; its name is taken as one path component, so that a forged one leads to no other folder."""
+    return run.paths.log_of(process.replace("/", "_").replace("\0", "_"))
 
 
 def _worker_names(run: RunData) -> frozenset[str]:

@@ -15,6 +15,7 @@ from dynamo_mlperf import __version__
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import write_atomic
 from dynamo_mlperf.report import quantities as q
+from dynamo_mlperf.report.causes import causes_of, untold_errors
 from dynamo_mlperf.report.charts import Mark, distribution, over_time
 from dynamo_mlperf.report.diagrams import flow, shown_processes, timeline_chart
 from dynamo_mlperf.report.figures import Figures, LatencyRow, derive_figures
@@ -100,6 +101,9 @@ def render_page(run: RunData) -> str:
     return template.render(
         run=run,
         figures=figures,
+        causes=causes_of(run, figures),
+        errors=untold_errors(run, figures),
+        unit=run.layout.unit if run.layout else "GPU",
         version=__version__,
         began=_utc(run.timeline.began_at),
         distributions=_distributions(run, figures),
@@ -200,7 +204,9 @@ def _scatters(run: RunData, figures: Figures) -> list[Chart]:
             failed=~queries.succeeded,
             limit_ms=limit,
         )
-        caption = "A dot per query, or a cell for several, darker where they crowd. Line: running median."
+        caption = "A dot per query, or a cell for several, darker where they crowd."
+        if 'class="median"' in svg:  # short runs have too few queries for it
+            caption = f"{caption} Line: running median."
         if not figures.measured:
             caption = f"{caption} For diagnosis only: this run did not measure."
         charts.append(Chart(Markup(svg), _capital(name), caption))  # noqa: S704 - svg.py escapes its texts
@@ -227,7 +233,8 @@ def _flow(run: RunData, figures: Figures) -> Markup | None:
 def _role(layout: Layout | None, role: str) -> str:
     workers = [worker for worker in layout.workers if worker.role == role] if layout else []
     gpus = sum(len(worker.ranks) for worker in workers)
-    return f"{q.many(len(workers), 'worker')}, {q.many(gpus, 'GPU')}" if workers else "no plan on record"
+    unit = layout.unit if layout else "GPU"
+    return f"{q.many(len(workers), 'worker')}, {q.many(gpus, unit)}" if workers else "no plan on record"
 
 
 def gpu_grid(layout: Layout) -> list[tuple[str, list[Cell]]]:
@@ -245,7 +252,7 @@ def gpu_grid(layout: Layout) -> list[tuple[str, list[Cell]]]:
             elif gpu < node.gpus:
                 cells.append(Cell("idle", "gpu idle", "no worker"))
             else:
-                cells.append(Cell("", "", "no such GPU"))
+                cells.append(Cell("", "", f"no such {layout.unit}"))
         grid.append((node.name, cells))
     return grid
 

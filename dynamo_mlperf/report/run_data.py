@@ -142,7 +142,7 @@ def read_run(run_dir: Path) -> RunData:
         paths=paths,
         verdict=verdict,
         topology=topology,
-        layout=read_layout(plan) if plan is not None else None,
+        layout=read_layout(plan, topology or "") if plan is not None else None,
         versions=versions or {},
         timeline=build_timeline(events),
         commands=tuple(_command(line) for line in commands),

@@ -12,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dynamo_mlperf.report import quantities as q
+from dynamo_mlperf.report.causes import causes_of, last_log_line, untold_deaths, untold_errors
 from dynamo_mlperf.report.figures import NO_VERDICT, Figures, LatencyRow, Proof, derive_figures
-from dynamo_mlperf.report.logs import logs_that_matter
+from dynamo_mlperf.report.logs import log_of, logs_that_matter
 from dynamo_mlperf.report.run_data import RunData, read_run
+from dynamo_mlperf.report.terminal import near, say, trimmed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 _STYLES = {"VALID": "bold green", "INVALID": "bold yellow", "FAILED": "bold red", NO_VERDICT: "bold cyan"}
 _BAR_WIDTH = 34
 _WORKERS_LISTED = 24
+_WIDE_GAPS = 3
 
 
 def print_summary(run_dir: Path, console: Console) -> None:
@@ -42,14 +45,15 @@ def print_run(run: RunData, console: Console) -> None:
     if isinstance(console.file, TextIOWrapper):
         console.file.reconfigure(errors="replace")  # a terminal that is not UTF-8 must not end a run
     figures = derive_figures(run)
-    _headline(run, figures, console)
-    _reasons(run, figures, console)
-    _throughput(figures, console)
-    _latency(figures, console)
-    _disaggregation(figures.proof, console)
-    _phases(run.timeline, console)
-    _workers(run, console)
-    _files(run, console)
+    with trimmed(console):
+        _headline(run, figures, console)
+        _reasons(run, figures, console)
+        _throughput(figures, console)
+        _latency(figures, console)
+        _disaggregation(figures.proof, console)
+        _phases(run.timeline, console)
+        _workers(run, console)
+        _files(run, console)
 
 
 def _text(content: str, style: str = "") -> Text:
@@ -58,10 +62,6 @@ def _text(content: str, style: str = "") -> Text:
 
 def _indented(console: Console, content: RenderableType, indent: int = 2) -> None:
     console.print(Padding(content, (0, 0, 0, indent), expand=False))
-
-
-def _print(console: Console, content: str, indent: int = 2, style: str = "") -> None:
-    _indented(console, _text(content, style), indent)
 
 
 def _section(console: Console, title: str) -> None:
@@ -80,52 +80,63 @@ def _grid(console: Console, rows: list[tuple[str, str]]) -> None:
 
 def _headline(run: RunData, figures: Figures, console: Console) -> None:
     line = Text(figures.state, style=_STYLES.get(figures.state, "bold"))
-    for part in (figures.benchmark, figures.scenario, f"class {figures.result_class}" if figures.result_class else ""):
-        if part:
-            line.append("  ").append(q.printable(part), style="bold")
-    console.print(line)
+    if figures.state == "INVALID" and figures.reasons:
+        line.append(q.printable(f" ({figures.reasons[0].check})"))
+    parts = (figures.benchmark, figures.scenario, f"class {figures.result_class}" if figures.result_class else "")
+    named = q.printable("  ".join(part for part in parts if part))
+    if not named or line.cell_len + 2 + len(named) <= console.width:
+        console.print(Text("  " if named else "").join([line, Text(named, style="bold")]))
+    else:
+        console.print(line)
+        say(console, named, style="bold")
     about = f" Class {figures.result_class}: {figures.class_meaning}." if figures.class_meaning else ""
-    _print(console, f"{figures.meaning}{about}")
+    say(console, f"{figures.meaning}{about}")
     if run.layout is not None:
-        where = f"{q.many(len(run.layout.nodes), 'node')}, {q.many(run.layout.gpus, 'GPU')}"
-        _print(console, ", ".join(part for part in (run.layout.name, run.layout.split, where) if part))
+        where = f"{q.many(len(run.layout.nodes), 'node')}, {q.many(run.layout.gpus, run.layout.unit)}"
+        say(console, ", ".join(part for part in (run.layout.name, run.layout.split, where) if part))
 
 
 def _reasons(run: RunData, figures: Figures, console: Console) -> None:
-    deaths = run.timeline.deaths
-    if not (figures.reasons or run.timeline.errors or run.timeline.warnings or deaths or figures.notes):
+    deaths, errors = untold_deaths(run, figures), untold_errors(run, figures)
+    if not (figures.reasons or errors or run.timeline.warnings or deaths or figures.notes):
         return
     _section(console, "Why, and what to do" if figures.state != "VALID" else "Notes")
-    table = Table.grid(padding=(0, 1))
-    table.add_column(justify="right")
-    table.add_column(overflow="fold")
-    for number, reason in enumerate(figures.reasons, start=1):
-        table.add_row(f"{number}.", _text(f"{reason.check}: wanted {reason.wanted}, got {reason.got}"))
-        if reason.action:
-            table.add_row("→", _text(reason.action))
-    if figures.reasons:
-        _indented(console, table)
-    for number, process in enumerate(deaths):
-        _print(console, _death(run, process, first=number == 0))
-    for error in run.timeline.errors:
-        _print(console, f"error: {error}")
+    causes = causes_of(run, figures)
+    width = len(f"{len(causes)}.")
+    for number, cause in enumerate(causes, start=1):
+        hanging = " " * (width + 3)
+        say(console, cause.text, f"  {f'{number}.':>{width}} ", hanging)
+        if cause.detail:
+            say(console, near(cause.detail), hanging)
+        if cause.log is not None:
+            say(console, near(str(cause.log)), hanging)
+        if cause.action:
+            say(console, near(cause.action), f"  {'→':>{width}} ", hanging)
+    for process in deaths:
+        _death(run, process, console)
+    for error in errors:
+        say(console, near(f"error: {error}"))
     for warning in run.timeline.warnings:
-        _print(console, f"warning: {warning}")
+        say(console, near(f"warning: {warning}"))
     for note in figures.notes:
-        _print(console, f"note: {note}")
+        say(console, near(f"note: {note}"))
 
 
-def _death(run: RunData, process: Process, *, first: bool) -> str:
+def _death(run: RunData, process: Process, console: Console) -> None:
     node = run.layout.node_name(process.node) if run.layout else process.node
     when = q.duration(process.exited_s)
-    consequence = "" if first else " (after the first death)"
-    return f"{process.name} on {node} ended by itself after {when}, status {process.status}{consequence}"
+    consequence = "" if process == run.timeline.deaths[0] else " (after the first death)"
+    say(console, f"{process.name} on {node} ended by itself after {when}, status {process.status}{consequence}")
+    log = log_of(run, process.name)
+    if last := last_log_line(log):
+        say(console, f"last line of its log: {near(last)}", "    ")
+        say(console, near(str(log)), "    ")
 
 
 def _throughput(figures: Figures, console: Console) -> None:
     _section(console, f"Throughput{figures.simulated}")
     if not figures.measured:
-        _print(console, q.NOT_MEASURED)
+        say(console, q.NOT_MEASURED)
         return
     unit = figures.rate_unit
     target = f"{q.rate(figures.target_qps)} {unit}" if figures.target_qps is not None else "none set"
@@ -148,10 +159,11 @@ def _with_unit(figure: str, unit: str) -> str:
 def _latency(figures: Figures, console: Console) -> None:
     _section(console, f"Latency, ms{figures.simulated}")
     if not figures.latencies:
-        _print(console, q.NOT_MEASURED)
+        say(console, q.NOT_MEASURED)
         return
     fractions = sorted({fraction for row in figures.latencies for fraction in row.percentiles})
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    # Four percentiles and more leave no room for wide gaps in 80 columns.
+    table = Table(box=None, padding=(0, 2 if len(fractions) <= _WIDE_GAPS else 1, 0, 0), pad_edge=False)
     table.add_column("")
     for title in (*(q.percentile_name(f) for f in fractions), "early stop", "limit", "over limit"):
         table.add_column(title, justify="right", header_style="dim")
@@ -160,7 +172,7 @@ def _latency(figures: Figures, console: Console) -> None:
     _indented(console, table)
     judged = sorted({row.judged_at for row in figures.latencies if row.judged_at is not None})
     if judged:
-        _print(console, f"judged at {', '.join(q.percentile_name(f) for f in judged)} by the early-stopping rule")
+        say(console, f"judged at {', '.join(q.percentile_name(f) for f in judged)} by the early-stopping rule")
 
 
 def _latency_cells(row: LatencyRow, fractions: list[float]) -> list[str]:
@@ -175,10 +187,10 @@ def _latency_cells(row: LatencyRow, fractions: list[float]) -> list[str]:
 def _disaggregation(proof: Proof | None, console: Console) -> None:
     _section(console, "Proof of disaggregation")
     if proof is None:
-        _print(console, q.NOT_MEASURED)
+        say(console, q.NOT_MEASURED)
         return
     if not proof.disaggregated:
-        _print(console, "Aggregated deployment: nothing to prove.")
+        say(console, "Aggregated deployment: nothing to prove.")
         return
     rows = [("remote prefills", f"{q.count(proof.remote_prefills)} of {q.count(proof.requests)} requests")]
     if proof.kind == "kv-counters":
@@ -199,7 +211,7 @@ def _disaggregation(proof: Proof | None, console: Console) -> None:
 def _phases(timeline: Timeline, console: Console) -> None:
     _section(console, "Where the time went")
     if not timeline.phases:
-        _print(console, "no phase on record")
+        say(console, "no phase on record")
         return
     longest = max((phase.seconds or 0.0 for phase in timeline.phases), default=0.0)
     table = Table.grid(padding=(0, 2))
@@ -231,7 +243,7 @@ def _workers(run: RunData, console: Console) -> None:
         table.add_row(_text(worker.name), _text(layout.where(worker)), _text(_ready(lives.get(worker.name))))
     _indented(console, table)
     if layout.idle_gpus:
-        _print(console, f"{q.many(layout.idle_gpus, 'GPU')} idle")
+        say(console, f"{q.many(layout.idle_gpus, layout.unit)} idle")
 
 
 def _workers_by_role(run: RunData, lives: dict[str, Process], console: Console) -> None:
@@ -248,10 +260,10 @@ def _workers_by_role(run: RunData, lives: dict[str, Process], console: Console) 
             if known
             else ""
         )
-        _print(console, f"{q.many(len(names), f'{role} worker')}{spread}")
+        say(console, f"{q.many(len(names), f'{role} worker')}{spread}")
         late = [name for name in names if name not in lives or lives[name].ready_s is None]
         if late:
-            _print(console, f"never ready: {', '.join(late)}", indent=4)
+            say(console, f"never ready: {', '.join(late)}", "    ")
 
 
 def _ready(life: Process | None) -> str:
@@ -264,10 +276,22 @@ def _ready(life: Process | None) -> str:
 
 def _files(run: RunData, console: Console) -> None:
     _section(console, "Files")
+    if run.paths.report.is_file():
+        _file(console, run.paths.report, "the report, for a browser")
     for log in logs_that_matter(run):
-        _print(console, f"{log.path}  {log.why}")
-    _print(console, str(run.paths.root))
+        _file(console, log.path, log.why)
+    _file(console, run.paths.root, "everything that the run left")
     if run.missing:
-        _print(console, f"not there: {', '.join(run.missing)}")
+        say(console, f"not there: {', '.join(run.missing)}")
     for damage in run.damaged:
-        _print(console, f"damaged: {damage}")
+        say(console, f"damaged: {damage}")
+
+
+def _file(console: Console, path: Path, what: str) -> None:
+    """The path whole, so that it can be copied, and beside it what it holds, or below where there is no room."""
+    shown = q.printable(near(str(path)))
+    if len(f"  {shown}  {what}") <= console.width:
+        console.print(Text(f"  {shown}  {q.printable(what)}"), soft_wrap=True)
+    else:
+        console.print(Text(f"  {shown}"), soft_wrap=True)
+        say(console, what, "    ")

@@ -199,7 +199,7 @@ def _warnings(topology: Topology, workers: tuple[Worker, ...]) -> tuple[str, ...
     ]
     enough = fewest_nodes(topology) if empty else None
     if empty:
-        named = f"node{'s' if len(empty) > 1 else ''} {', '.join(map(str, empty))}"
+        named = f"node{'s' if len(empty) > 1 else ''} {_ranges(empty)}"
         found.append(f"no worker on {named}; nodes.count: {enough} holds the same workers")
     for name, role in topology.roles.present():
         ranks = role.tensor_parallel * role.data_parallel
@@ -214,6 +214,17 @@ def _warnings(topology: Topology, workers: tuple[Worker, ...]) -> tuple[str, ...
                 "vllm moves KV cache only between degrees of which one divides the other"
             )
     return tuple(found)
+
+
+def _ranges(ascending: list[int]) -> str:
+    """`2, 4-63` of 2 and 4 to 63."""
+    ranges: list[tuple[int, int]] = []
+    for value in ascending:
+        if ranges and value == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], value)
+        else:
+            ranges.append((value, value))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
 def plan_as_json(plan: Plan) -> dict[str, Any]:

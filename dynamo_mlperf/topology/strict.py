@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union, get_args, get_origin
@@ -129,7 +130,15 @@ def _sentence(model: type[BaseModel], detail: ErrorDetails) -> str:
         return f"wanted {_bound(kind, context)}, got {got}"
     plain = {"missing": "missing", "value_error": str(context.get("error"))}
     wanted = f"wanted {_WANTED[kind]}" if kind in _WANTED else detail["msg"]
-    return plain.get(kind) or f"{wanted}, got {got}"
+    return plain.get(kind) or f"{wanted}, got {got}{_unquoted(kind, detail['input'])}"
+
+
+def _unquoted(kind: str, got: object) -> str:
+    """What to do about a number or a truth value that stands in quotes; empty for anything else."""
+    forms = {"int_type": r"[+-]?[0-9]+", "float_type": r"[+-]?[0-9]*\.?[0-9]+", "bool_type": "true|false"}
+    form = forms.get(kind)
+    quoted = form is not None and isinstance(got, str) and re.fullmatch(form, got)
+    return "; write it without quotes" if quoted else ""
 
 
 def _bound(kind: str, context: Mapping[str, Any]) -> str:

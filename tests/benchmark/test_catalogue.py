@@ -172,6 +172,27 @@ def test_a_catalogue_behind_a_link_is_fine(tmp_path: Path) -> None:
     assert load_catalogue(tmp_path / "link")[0].image_bytes == PNG
 
 
+PLACE = (
+    "; a relative path counts from the directory where the command is run "
+    "(with sbatch: from the directory of submission)"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [
+        ("tiny-product-catalogue", f"`dynamo-mlperf init --assets assets` makes it{PLACE}"),
+        ("catalogue-8k", f"name a directory that holds a catalogue.jsonl{PLACE}"),
+    ],
+)
+def test_a_missing_data_set_is_told_by_path_and_key(tmp_path: Path, name: str, action: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_catalogue(tmp_path / name)
+    path = tmp_path / name / "catalogue.jsonl"
+    assert refusal.value.what == f"measure.dataset: {path}: No such file or directory"
+    assert refusal.value.action == action
+
+
 def test_no_catalogue_and_an_empty_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"catalogue\.jsonl: No such file or directory"):
         load_catalogue(tmp_path)

@@ -59,10 +59,13 @@ def test_copies_are_exact_and_keep_their_mode(
     assert len([path for path in (tmp_path / "mine").rglob("*") if path.is_file()]) == len(names)
 
 
-def test_here_is_the_default(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_here_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert _run() == 0
     assert (tmp_path / "topologies" / "demo.yaml").is_file()
+    assert "\nNext:\n  dynamo-mlperf init --assets assets\n" in capsys.readouterr().err
 
 
 def test_a_second_time_changes_nothing(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +74,13 @@ def test_a_second_time_changes_nothing(repository: Path, tmp_path: Path, capsys:
     assert _run(tmp_path) == 0
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == f"0 examples copied, {len(_examples(repository))} were there already\n"
+    assert err == (
+        f"0 examples copied, {len(_examples(repository))} were there already\n"
+        "Next:\n"
+        f"  cd {tmp_path}\n"
+        "  dynamo-mlperf init --assets assets\n"
+        "  dynamo-mlperf run topologies/demo.yaml\n"
+    )
 
 
 def test_your_own_file_stays(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +116,7 @@ def test_assets_are_made_once(assets: Path, capsys: pytest.CaptureFixture[str]) 
     assert config.stat() == before
     out, err = capsys.readouterr()
     assert out.splitlines() == [str(assets / "tiny-qwen3-vl-moe"), str(assets / "tiny-product-catalogue")]
-    assert [line.rsplit(": ", 1)[1] for line in err.splitlines()] == ["there already", "there already"]
+    assert err.splitlines() == ["tiny-qwen3-vl-moe: there already", "tiny-product-catalogue: there already"]
 
 
 @pytest.fixture

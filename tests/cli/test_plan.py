@@ -20,6 +20,14 @@ from dynamo_mlperf.topology.spec import load_topology
 PUBLISHED = ("q3vl-gb200x16-interactive-4p8d", "q3vl-gb200x16-interactive-5p6d")
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 
+PRODUCT = {
+    "product_title": "Cup",
+    "product_image": "0.png",
+    "potential_product_categories": ["Cups"],
+    "ground_truth_category": "Cups",
+    "ground_truth_is_secondhand": False,
+}
+
 
 @pytest.fixture
 def here(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -27,7 +35,10 @@ def here(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> P
     shutil.copy(repository / "topologies" / "demo.yaml", tmp_path)
     (tmp_path / "staging").mkdir()
     (tmp_path / "staging" / "tiny-qwen3-vl-moe.yaml").touch()
-    (tmp_path / "assets" / "tiny-product-catalogue").mkdir(parents=True)
+    catalogue = tmp_path / "assets" / "tiny-product-catalogue"
+    catalogue.mkdir(parents=True)
+    (catalogue / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (catalogue / "catalogue.jsonl").write_text(f"{json.dumps(PRODUCT)}\n" * 64)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DYNAMO_MLPERF_SITE", raising=False)
     return tmp_path
@@ -100,7 +111,7 @@ def test_batch_lines_that_disagree_are_told_and_fixed_on_request(here: Path) -> 
     edit(path, "measure:\n", "#SBATCH --mem=0\nmeasure:\n")
     late = path.read_text().split("\n").index("#SBATCH --mem=0") + 1
     assert json.loads(plan("demo.yaml", "--json").stdout)["warnings"] == [
-        "line 2: --nodes=3, the plan wants --nodes=2; --fix-batch corrects it",
+        "line 2: --nodes=3, the plan wants --nodes=2; `dynamo-mlperf plan --fix-batch demo.yaml` corrects it",
         f"line {late}: Slurm ignores #SBATCH after the first YAML line",
     ]
     fixed = plan("demo.yaml", "--fix-batch", "--json")
@@ -110,6 +121,49 @@ def test_batch_lines_that_disagree_are_told_and_fixed_on_request(here: Path) -> 
     again = plan("demo.yaml", "--fix-batch")
     assert again.stderr == "demo.yaml: the #SBATCH lines agree with the plan\n"
     assert isinstance(plan("demo.yaml", "--fix-batch", "--nodes", "4").exception, ConfigError)
+
+
+def warnings_of(*arguments: str) -> list[str]:
+    value: list[str] = json.loads(plan("demo.yaml", *arguments, "--json").stdout)["warnings"]
+    return value
+
+
+def test_an_engine_that_cannot_be_launched_is_warned_of(here: Path) -> None:
+    edit(here / "demo.yaml", "engine: vllm", "engine: sglang")
+    (told,) = warnings_of()
+    assert told == (
+        "run refuses this: engine: sglang is planned but cannot be launched by this version; use engine: vllm or mocker"
+    )
+
+
+def test_a_worker_over_several_nodes_is_warned_of(here: Path) -> None:
+    path = here / "demo.yaml"
+    edit(path, "  decode:\n    workers: 1", "  decode:\n    workers: 1\n    tensor_parallel: 2")
+    edit(path, "nodes: {count: 2,", "nodes: {count: 3, nvlink_domain: 3,")
+    edit(path, "--nodes=2", "--nodes=3")
+    (told,) = warnings_of()
+    assert told == (
+        "run refuses this: decode-0 takes 2 nodes; this version launches workers of one node; "
+        "lower tensor_parallel to the GPUs of a node"
+    )
+
+
+def test_a_data_set_that_is_too_small_or_none_is_warned_of(here: Path) -> None:
+    path = here / "demo.yaml"
+    catalogue = here / "assets" / "tiny-product-catalogue" / "catalogue.jsonl"
+    catalogue.write_text(f"{json.dumps(PRODUCT)}\n" * 63)
+    (told,) = warnings_of()
+    assert told.startswith("run refuses this: the data set has 63 samples, and qwen3-vl-235b-a22b Interactive needs 64")
+    edit(path, "  dataset: assets/tiny-product-catalogue\n", "")
+    result = plan("demo.yaml")
+    assert (result.exit_code, result.exception) == (0, None)
+    assert "\nwarning: run refuses this: the topology names no data set (measure.dataset); write" in result.stdout
+
+
+def test_no_line_ends_in_blanks(here: Path) -> None:
+    lines = plan("demo.yaml").stdout.splitlines()
+    assert len(lines) > 10
+    assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_what_is_not_there_is_told(here: Path) -> None:

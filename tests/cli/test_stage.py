@@ -153,3 +153,10 @@ def test_a_bar_on_a_terminal(base: Path, repository: Path) -> None:
     assert Path(ended.stdout.decode().strip()).is_dir()
     assert "━" in shown
     assert "4.0/4.0 kB" in shown
+
+
+def test_the_help_cuts_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("stage", "--help") == 0
+    lines = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines] == ["copy", "manifest", "verify"]
+    assert all(line.endswith(".") and not line.endswith("...") for line in lines)

@@ -108,7 +108,7 @@ def test_interactive_leaves_a_complete_record(place: Place) -> None:
         says_how_each_process_was_started(run)
         last = ended.stdout.splitlines()[-1]
         assert last.startswith("VALID [rehearsal] qwen3-vl-235b-a22b Interactive ")
-        assert last.endswith(str(run.paths.root))
+        assert last.endswith(f"  {run.paths.root.relative_to(place.root)}")
         ends = [entry["phase"] for entry in run.events() if entry["event"] == "phase_end"]
         assert ends == list(PHASES)
 

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dynamo_mlperf.benchmark.rules import Reduction, benchmark
 from dynamo_mlperf.load.account import QUERIES_HEADER
+from dynamo_mlperf.load.checks import duration
 from dynamo_mlperf.load.logs import DETAIL
+from dynamo_mlperf.load.queries import Queries
 from dynamo_mlperf.load.settings import LoadSettings, build_settings
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.record import ResultClass, TransferEvidence, Verdict
@@ -115,7 +118,7 @@ def test_everything_agrees(run: Run) -> None:
     verdict = run.judge()
     assert (verdict.verdict, verdict.reasons, verdict.failed_requests, verdict.requests) == ("VALID", (), 0, QUERIES)
     assert verdict.duration_s == pytest.approx(3.172)
-    assert verdict.completed_qps == pytest.approx(80 / 3.172)
+    assert verdict.completed_qps == 23.0472, "LoadGen's own figure, which a submission reports"
     assert verdict.tokens_per_second == pytest.approx(640 / 3.172)
     latency = verdict.latency_p99_ms["end_to_end"]
     assert (latency.limit, latency.percentile, latency.over_limit, latency.over_limit_allowed) == (1500, 0.9, 0, 1)
@@ -145,6 +148,32 @@ def test_one_over_the_limit_is_allowed_and_two_are_not(run: Run) -> None:
 def test_exactly_the_limit_is_within_it(run: Run) -> None:
     run.late(3, 4, by_ms=1500)
     assert run.judge().verdict == "VALID"
+
+
+def test_loadgens_own_result_is_the_last_reason(run: Run) -> None:
+    run.late(3, 4)
+    run.set_log("result_validity", '"INVALID"')
+    run.set_log("num_errors", "1")
+    checks = [reason.check for reason in run.judge().reasons]
+    assert checks == ["end_to_end within 1500 ms", "error entries in LoadGen's log", "LoadGen's result"]
+
+
+@pytest.mark.parametrize(
+    ("target_qps", "seconds", "number", "rate"),
+    [
+        (25, 2, 80, "44"),  # 80 in 2 s are 40 per second
+        (100, 2, 80, "150"),  # it planned by 100 and was done in two thirds of the time
+        (1.5, 2, 8, "4.4"),
+    ],
+)
+def test_an_offline_run_that_is_too_short_says_which_rate_is_enough(
+    target_qps: float, seconds: float, number: int, rate: str
+) -> None:
+    settings = dataclasses.replace(SETTINGS, scenario="Offline", target_qps=target_qps)
+    none, ends_ms = np.zeros(number, dtype=np.int64), np.full(number, seconds * 1000)
+    queries = Queries(none, np.zeros(number), ends_ms, ends_ms, none, none, ("",) * number)
+    (reason,) = duration(queries, settings)
+    assert reason.action == f"set target_qps to about {rate}: LoadGen plans an Offline run by it"
 
 
 SPOILED: list[tuple[str, Callable[[Run], object], str]] = [
@@ -290,6 +319,9 @@ def test_every_failure_is_named_up_to_ten(run: Run) -> None:
     assert "got 12 of 80 (sample 0: reset; " in texts(verdict)
     assert "sample 9: reset; and 2 more)" in texts(verdict)
     assert verdict.failed_requests == 12
+    assert verdict.completed_qps is not None
+    assert verdict.duration_s is not None
+    assert verdict.completed_qps == pytest.approx(68 / verdict.duration_s), "LoadGen's figure would count the failed"
     assert verdict.latency_p99_ms["end_to_end"].over_limit == 12
 
 

@@ -65,7 +65,7 @@ def test_a_segment_outlives_a_killed_engine_until_it_is_removed(tmp_path: Path, 
 
 def test_what_another_process_maps_stays(engine: Engine) -> None:
     ours = shared_memory.SharedMemory(engine.path.rpartition("/")[2])
-    resource_tracker.unregister(ours._name, "shared_memory")
+    resource_tracker.unregister(ours._name, "shared_memory")  # type: ignore[attr-defined]
     engine.kill()
     assert remove_unmapped([engine.path]) == []
     assert Path(engine.path).exists()

@@ -39,7 +39,7 @@ def test_judged_figures_are_the_verdicts_and_the_rest_is_counted(tmp_path: Path)
     verdict = run.verdict or {}
     assert end_to_end.percentiles[0.99] == verdict["latency_p99_ms"]["end_to_end"]["plain"]
     assert end_to_end.early_stopping == verdict["latency_p99_ms"]["end_to_end"]["early_stopping"]
-    assert end_to_end.over_text == f"{int((latencies > 1500).sum())} of 204"
+    assert end_to_end.over_text == f"{int((latencies > 1500).sum())}, 204 allowed"
     assert (ttft.name, ttft.judged_at, ttft.limit) == ("TTFT", None, None)
 
 

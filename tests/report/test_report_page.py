@@ -195,6 +195,52 @@ def test_a_rehearsal_says_so_wherever_it_shows_a_figure(tmp_path: Path) -> None:
     assert "simulated engines; says nothing about real hardware and cannot be submitted" in page.text
 
 
+def test_a_run_on_cpus_has_slots_on_numbered_nodes(tmp_path: Path) -> None:
+    paths = build_run(tmp_path / "run", queries=800)
+    local = plan()
+    for node in local["binding"]:
+        node["host"] = "localhost"
+    write_json(paths.plan, local)
+    paths.topology.write_text(f"device: cpu\n{paths.topology.read_text()}")
+    page = page_of(paths.root)
+    for fact in ("4 nodes, 16 slots", "(8:8 slots)", "Nodes and slots", "node 1 P1 P1 D2 D3", "slot 3", "0 slots idle"):
+        assert fact in page.text, fact
+    assert "decode-2 on node 1" in page.text
+    assert "localhost" not in page.text.partition("What ran")[0]
+
+
+def test_nodes_that_share_a_host_carry_its_name_and_their_own() -> None:
+    hosts = ("n1", "n1", "n2")
+    layout = read_layout(
+        {
+            "nodes": [{"position": i, "gpus": 1} for i in range(3)],
+            "binding": [{"position": i, "host": host} for i, host in enumerate(hosts)],
+        }
+    )
+    assert [node.name for node in layout.nodes] == ["node 0 (n1)", "node 1 (n1)", "n2"]
+
+
+@pytest.mark.parametrize(("queries", "drawn"), [(220, False), (2000, True)])
+def test_the_median_is_named_where_it_is_drawn(tmp_path: Path, queries: int, drawn: bool) -> None:  # noqa: FBT001
+    page = page_of(build_run(tmp_path / "run", queries=queries).root)
+    assert ("running median" in page.text) == drawn
+    assert any(path.get("class") == "median" for path in page.tags("path")) == drawn
+
+
+def test_a_cause_is_told_in_one_line(tmp_path: Path) -> None:
+    paths = build_run(tmp_path / "run", "failed")
+    verdict = dict(read_run(paths.root).verdict or {})
+    got = "decode-3 on node 1 ended with status 7; its last lines:\n    loading weights\n    no kernel image"
+    verdict["reasons"] = [{"check": "run", "wanted": "a measurement", "got": got, "action": "read its log"}]
+    write_json(paths.verdict, verdict)
+    paths.events.write_text(
+        paths.events.read_text().replace('"decode-3 died before it was ready"', json.dumps(f"{got}\n  Try: x"))
+    )
+    page = page_of(paths.root)
+    assert "got decode-3 on node 1 ended with status 7. Last line of its log: no kernel image read its log" in page.text
+    assert page.text.count("ended with status 7") == 1
+
+
 def test_fifty_thousand_queries_make_a_small_page(tmp_path: Path) -> None:
     page = page_of(build_run(tmp_path / "run", queries=50_000).root)
     assert len(page.source) < 500_000

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from dynamo_mlperf.files import write_json
 from dynamo_mlperf.record import Reason
+from dynamo_mlperf.report.page import write_report
 from dynamo_mlperf.report.run_data import read_run
 from dynamo_mlperf.report.summary import print_summary
 from tests.report.run_builder import Kind, build_run, plan
@@ -22,7 +24,7 @@ GOLDEN = Path(__file__).parent / "golden"
 def summary(run_dir: Path, width: int = 80) -> str:
     out = StringIO()
     print_summary(run_dir, Console(file=out, width=width))
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+    return out.getvalue()
 
 
 @pytest.mark.parametrize("kind", get_args(Kind))
@@ -34,9 +36,107 @@ def test_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind) ->
 
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_no_line_is_wider_than_the_terminal(tmp_path: Path, kind: Kind) -> None:
-    build_run(tmp_path / "run", kind)
+    root = build_run(tmp_path / "run", kind).root
     for width in (60, 80):
-        assert max(len(line) for line in summary(tmp_path / "run", width).splitlines()) <= width
+        wide = [line.split() for line in summary(root, width).splitlines() if len(line) > width]
+        assert all(len(words) == 1 and words[0].startswith(str(root)) for words in wide)
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_no_line_ends_in_blanks(tmp_path: Path, kind: Kind) -> None:
+    lines = summary(build_run(tmp_path / "run", kind).root, 72).splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+def test_a_path_is_whole_and_the_page_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = build_run(tmp_path / "a-long-name-of-a-folder" / "run", queries=800)
+    write_report(paths.root)
+    elsewhere = summary(paths.root, 60).partition("Files ")[2].splitlines()[1:]
+    assert elsewhere == [
+        f"  {paths.report}",
+        "    the report, for a browser",
+        f"  {paths.load / 'mlperf_log_summary.txt'}",
+        "    the load client's own summary",
+        f"  {paths.root}",
+        "    everything that the run left",
+    ]
+    monkeypatch.chdir(tmp_path / "a-long-name-of-a-folder")
+    assert summary(paths.root, 60).partition("Files ")[2].splitlines()[1:4] == [
+        "  run/report.html  the report, for a browser",
+        "  run/loadgen/mlperf_log_summary.txt",
+        "    the load client's own summary",
+    ]
+
+
+OBITUARY = (
+    "decode-3 on node 1 (gb200-002) ended with status 7; its last lines:\n    loading weights\n    no kernel image"
+)
+
+
+def failed_run(root: Path, got: str, action: str = "read logs/decode-3.log", error: str | None = None) -> Path:
+    paths = build_run(root, "failed")
+    verdict = dict(read_run(root).verdict or {})
+    verdict["reasons"] = [{"check": "run", "wanted": "a measurement", "got": got, "action": action}]
+    write_json(paths.verdict, verdict)
+    text = f"{got}\n  Try: {action}" if error is None else error
+    paths.events.write_text(paths.events.read_text().replace('"decode-3 died before it was ready"', json.dumps(text)))
+    return root
+
+
+def why(root: Path, width: int = 100) -> list[str]:
+    return summary(root, width).split("\n\n")[1].splitlines()[1:]
+
+
+def test_a_death_is_told_once_by_its_first_and_its_last_line(tmp_path: Path) -> None:
+    assert why(failed_run(tmp_path / "run", OBITUARY)) == [
+        "  1. run: wanted a measurement, got decode-3 on node 1 (gb200-002) ended with status 7",
+        "     2 min 35 s after the job began; last line of its log: no kernel image",
+        "   → read logs/decode-3.log",
+    ]
+
+
+def test_the_log_of_a_death_is_named_where_the_action_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = failed_run(tmp_path / "run", "decode-3 ended", "see logs/")
+    (root / "logs" / "decode-3.log").write_text("loading\n\x1b[31mCUDA error\x1b[0m\n\n")
+    assert why(root)[1:] == [
+        "     2 min 35 s after the job began; last line of its log: CUDA error",
+        "     run/logs/decode-3.log",
+        "   → see logs/",
+    ]
+
+
+def test_a_death_and_an_error_that_no_reason_names_are_told(tmp_path: Path) -> None:
+    root = failed_run(tmp_path / "run", "decode-30 is late", error="the store is gone\n  Try: again")
+    found = why(root)
+    assert found[2] == "  decode-3 on gb200-002 ended by itself after 2 min 35 s, status -9"
+    assert found[3] == "    last line of its log: CUDA error: out of memory"
+    assert found[-1] == "  error: the store is gone"
+
+
+def test_workers_on_virtual_nodes_and_cpus_stand_on_different_slots(tmp_path: Path) -> None:
+    paths = build_run(tmp_path / "run", queries=800)
+    local = plan()
+    for node in local["binding"]:
+        node["host"] = "localhost"
+    write_json(paths.plan, local)
+    paths.topology.write_text(paths.topology.read_text() + "device: cpu\n")
+    found = summary(paths.root)
+    assert "4P8D, 4 nodes, 16 slots" in found
+    assert "prefill-1  node 1 slot 0-1" in found
+    assert "decode-7   node 3 slot 3" in found
+    assert "GPU" not in found
+
+
+def test_a_long_reason_leaves_the_headline_in_one_piece(tmp_path: Path) -> None:
+    reason = {"check": "end_to_end within 500 ms", "wanted": "1", "got": "2", "action": ""}
+    root = rewritten(
+        tmp_path / "run", lambda v: v.update({"verdict": "INVALID", "class": "reduced", "reasons": [reason]})
+    )
+    assert summary(root).splitlines()[:2] == [
+        "INVALID (end_to_end within 500 ms)",
+        "  qwen3-vl-235b-a22b  Interactive  class reduced",
+    ]
 
 
 @pytest.mark.parametrize(

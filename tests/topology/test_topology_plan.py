@@ -60,7 +60,8 @@ def check_room_is_used(topology: Topology, plan: Plan) -> None:
     assert len(told) == bool(empty)
     if empty:
         named, enough = told[0].split("; ")
-        assert [int(node) for node in re.findall(r"\d+", named)] == empty
+        spans = [(int(low), int(high or low)) for low, high in re.findall(r"(\d+)(?:-(\d+))?", named)]
+        assert [node for low, high in spans for node in range(low, high + 1)] == empty
         assert fits(topology, int(enough.removeprefix("nodes.count: ").removesuffix(" holds the same workers")))
 
 
@@ -358,7 +359,7 @@ def test_ports_are_blocks_in_order() -> None:
 
 def test_nodes_without_a_worker_are_warned_of_with_the_count_that_suffices() -> None:
     plan = make_plan(disaggregated((2, 2), (2, 1)))
-    assert plan.warnings == ("no worker on nodes 2, 3; nodes.count: 2 holds the same workers",)
+    assert plan.warnings == ("no worker on nodes 2-3; nodes.count: 2 holds the same workers",)
     assert make_plan(disaggregated((2, 2), (2, 1), nodes=2)).warnings == ()
 
 

@@ -62,7 +62,7 @@ def test_a_file_is_read_past_its_shebang_and_batch_lines(tmp_path: Path) -> None
         ("target_qps: 40", "target_qps: .nan", "topology.yaml:13: measure.target_qps: wanted a finite number, got nan"),
         ("target_qps: 40", "target_qps: 0", "topology.yaml:13: measure.target_qps: wanted more than 0, got 0"),
         ("target_qps: 40", "target_qps: true", "topology.yaml:13: measure.target_qps: wanted a number, got true"),
-        ("target_qps: 40", "target_qps: '40'", "topology.yaml:13: measure.target_qps: wanted a number, got '40'"),
+        ("target_qps: 40", "target_qps: '40'", "topology.yaml:13: measure.target_qps: wanted a number, got '40'; write it without quotes"),
         ("schema: 1", "schema: 2", "topology.yaml:3: schema: wanted 1, got 2"),
         ("schema: 1", "schema: true", "topology.yaml:3: schema: wanted 1, got true or false"),
         ("name: sample", "name: ../up", "topology.yaml:4: name: wanted up to 80 lower-case letters, digits, dots and dashes, got '../up'"),

@@ -1,0 +1,105 @@
+"""Progress: one live line that fits the terminal, few plain lines elsewhere, and what was cut short is marked."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from dynamo_mlperf.cli import progress as module
+from dynamo_mlperf.cli.progress import TerminalProgress
+from dynamo_mlperf.job.measurement import progress_line
+
+LONG = "0 of 24 workers loaded, waiting for " + ", ".join(f"decode-{number}" for number in range(24))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that a test sets."""
+    now = [100.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def piped(width: int = 80) -> tuple[TerminalProgress, StringIO]:
+    out = StringIO()
+    return TerminalProgress(Console(file=out, width=width, highlight=False)), out
+
+
+def test_a_piped_phase_is_two_lines_and_one_more_every_ten_seconds(clock: list[float]) -> None:
+    progress, out = piped()
+    progress.phase("ready")
+    for second in range(13):
+        clock[0] = 100.0 + second
+        progress.say(f"{second} of 24 workers loaded")
+    progress.phase("canary")
+    progress.close()
+    assert out.getvalue().splitlines() == [
+        "[   0.0 s] waiting for the workers",
+        "[  10.0 s] waiting for the workers  10 of 24 workers loaded",
+        "  waiting for the workers: 12.0 s  12 of 24 workers loaded",
+        "[  12.0 s] a request for each worker, KV canary",
+        "  a request for each worker, KV canary: 0.0 s",
+    ]
+
+
+def test_a_piped_line_is_one_line_however_long(clock: list[float]) -> None:
+    progress, out = piped()
+    progress.phase("ready")
+    clock[0] += 10
+    progress.say(LONG)
+    progress.close()
+    assert out.getvalue().splitlines()[1:] == [
+        f"[  10.0 s] waiting for the workers  {LONG}",
+        f"  waiting for the workers: 10.0 s  {LONG}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("phase", "text", "closed"),
+    [
+        (
+            "ready",
+            "0 of 2 workers loaded",
+            "  waiting for the workers: 12.8 s, failed: 0 of 2 workers loaded",
+        ),
+        ("start", "", "  starting the deployment: 12.8 s, failed"),
+        ("judge", "", "  judging: 12.8 s"),
+    ],
+)
+def test_what_the_stop_cut_short_is_marked(clock: list[float], phase: str, text: str, closed: str) -> None:
+    progress, out = piped()
+    progress.phase(phase)
+    clock[0] += 12.8
+    if text:
+        progress.say(text)
+    progress.phase("stop")
+    progress.phase("record")
+    progress.close()
+    lines = [line for line in out.getvalue().splitlines() if not line.startswith("[")]
+    assert lines == [closed, "  stopping: 0.0 s", "  recording: 0.0 s"]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_live_line_fits_the_terminal(clock: list[float], width: int) -> None:
+    out = StringIO()
+    progress = TerminalProgress(Console(file=out, width=width, force_terminal=True, color_system=None))
+    progress.phase("ready")
+    clock[0] += 12
+    progress.say(f"[bold] {LONG}")
+    assert progress._status is not None
+    progress._status._live.refresh()
+    drawn = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", out.getvalue())]
+    progress.close()
+    live = [line for line in drawn if "waiting for the workers 12 s  [bold] "[: width - 4] in line]
+    assert live
+    assert all(len(line.rstrip()) <= width - 1 for line in live)
+    assert live[-1].rstrip().endswith("…")
+
+
+def test_the_load_clients_line_has_no_clock_of_its_own() -> None:
+    seen = {"t_s": 12.0, "completed": 18, "expected_queries": 64, "in_flight": 5}
+    assert progress_line(seen) == "18 of 64 queries, 5 in flight"
