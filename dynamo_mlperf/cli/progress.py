@@ -25,8 +25,6 @@ PHASE_TEXTS = {
 }
 PLAIN_EVERY_S = 10.0
 _SPINNER_CELLS = 2
-_BEFORE_STOP = ("", "judge")
-"""A job that gets to its end judges last; where it stops after another phase, that one was cut short."""
 
 
 class TerminalProgress:
@@ -37,13 +35,14 @@ class TerminalProgress:
         self._status: Status | None = None
         self._phase = ""
         self._text = ""
+        self._how = ""
         self._began = time.monotonic()
         self._phase_began = self._began
         self._printed = 0.0
 
     def phase(self, name: str) -> None:
         """A phase begins; the one before is left standing with its duration."""
-        self._close_phase(cut_short=name == "stop" and self._phase not in _BEFORE_STOP)
+        self._close_phase()
         self._phase, self._text, self._phase_began = name, "", time.monotonic()
         if self._console.is_terminal:
             self._status = self._console.status("")
@@ -57,18 +56,22 @@ class TerminalProgress:
 
     def close(self) -> None:
         """End the live line."""
-        self._close_phase(cut_short=False)
+        self._close_phase()
 
-    def _close_phase(self, *, cut_short: bool) -> None:
+    def cut_short(self, how: str) -> None:
+        """The phase that runs ends before its end: `stopped` or `failed`."""
+        self._how = how
+
+    def _close_phase(self) -> None:
         if self._status is not None:
             self._status.stop()
             self._status = None
         if self._phase:
             took = f"  {self._label()}: {self._elapsed():.1f} s"
-            ending = f", failed: {self._text}" if self._text else ", failed"
+            ending = f", {self._how}: {self._text}" if self._text else f", {self._how}"
             done = f"  {self._text}" if self._text else ""
-            self._print(f"{took}{ending if cut_short else done}")
-            self._phase = ""
+            self._print(f"{took}{ending if self._how else done}")
+            self._phase = self._how = ""
 
     def _show(self, *, at_once: bool) -> None:
         now = time.monotonic()

@@ -32,6 +32,10 @@ class Progress(Protocol):
         """What is being waited for right now."""
         ...
 
+    def cut_short(self, how: str) -> None:
+        """The phase that runs ends before its end: `stopped` or `failed`."""
+        ...
+
 
 @dataclass(frozen=True)
 class Job:

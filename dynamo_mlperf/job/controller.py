@@ -189,6 +189,9 @@ def _phase(job: Job, name: str) -> Iterator[None]:
     job.events.add("phase_begin", phase=name)
     try:
         yield
+    except BaseException as problem:
+        job.progress.cut_short("stopped" if isinstance(problem, Stopped) else "failed")
+        raise
     finally:
         job.events.add("phase_end", phase=name)
 

@@ -59,23 +59,21 @@ def test_a_piped_line_is_one_line_however_long(clock: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "text", "closed"),
+    ("how", "text", "closed"),
     [
-        (
-            "ready",
-            "0 of 2 workers loaded",
-            "  waiting for the workers: 12.8 s, failed: 0 of 2 workers loaded",
-        ),
-        ("start", "", "  starting the deployment: 12.8 s, failed"),
-        ("judge", "", "  judging: 12.8 s"),
+        ("failed", "0 of 2 workers loaded", "  waiting for the workers: 12.8 s, failed: 0 of 2 workers loaded"),
+        ("stopped", "", "  waiting for the workers: 12.8 s, stopped"),
+        ("", "2 of 2 workers loaded", "  waiting for the workers: 12.8 s  2 of 2 workers loaded"),
     ],
 )
-def test_what_the_stop_cut_short_is_marked(clock: list[float], phase: str, text: str, closed: str) -> None:
+def test_what_was_cut_short_is_marked(clock: list[float], how: str, text: str, closed: str) -> None:
     progress, out = piped()
-    progress.phase(phase)
+    progress.phase("ready")
     clock[0] += 12.8
     if text:
         progress.say(text)
+    if how:
+        progress.cut_short(how)
     progress.phase("stop")
     progress.phase("record")
     progress.close()
