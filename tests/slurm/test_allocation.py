@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,44 @@ def test_outside_a_job_it_says_what_to_use_instead() -> None:
 def test_a_restarted_job_refuses_to_mix_results() -> None:
     with pytest.raises(SetupError, match=r"restarted job 42.*\(2 times\)"):
         SlurmJob.current({**ENVIRONMENT, "SLURM_RESTART_COUNT": "2"})
+
+
+def program(directory: Path, name: str, script: str) -> None:
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_signals_go_to_the_steps_by_id_and_never_to_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "srun", "exec sleep 600")
+    program(
+        tmp_path, "squeue", "printf '42.3   dmp-decode-0\\n42.4   dmp-prefill-0\\n42.batch   batch\\n42.9  other\\n'"
+    )
+    program(tmp_path, "scancel", f'echo "$@" >> {tmp_path}/cancelled')
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    allocation = SlurmAllocation(SlurmJob.current(ENVIRONMENT))
+    child = allocation.start(Command("decode-0", ("engine",), {}, tmp_path / "decode-0.log"))
+    allocation.send([child], signal.SIGTERM)
+    assert (tmp_path / "cancelled").read_text() == "--signal=TERM 42.3\n"
+    assert child.poll() is None
+    allocation.send([child], signal.SIGKILL)
+    while child.poll() is None:
+        time.sleep(0.01)
+    assert (tmp_path / "cancelled").read_text().splitlines()[-1] == "--signal=KILL 42.3"
+    assert allocation.sweep()[:2] == ["step decode-0", "step prefill-0"]
+    assert (tmp_path / "cancelled").read_text().splitlines()[-1] == "--signal=KILL 42.3 42.4"
+
+
+def test_stopping_goes_on_when_slurm_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path, "srun", "exec sleep 600")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    allocation = SlurmAllocation(SlurmJob.current(ENVIRONMENT))
+    child = allocation.start(Command("decode-0", ("engine",), {}, tmp_path / "decode-0.log"))
+    program(tmp_path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
+    allocation.send([child], signal.SIGTERM)
+    allocation.send([child], signal.SIGKILL)
+    for _ in range(500):
+        if child.poll() is not None:
+            break
+        time.sleep(0.01)
+    assert child.poll() == -signal.SIGKILL
