@@ -5,29 +5,26 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
-import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import pytest
+from dynamo_mlperf.files import digest_file, read_json_lines, write_atomic, write_json
 
-from dynamo_mlperf.files import append_json_line, digest_file, read_json_lines, write_atomic, write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+LIMIT_BYTES = 4096
 
 
-@pytest.fixture
-def small_files() -> Iterator[int]:
-    """No file may grow beyond so many bytes: what a full disk does to a writer, for this process alone."""
-    limit = 4096
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+def with_small_files(script: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process whose files may not grow beyond LIMIT_BYTES: what a full disk does to a writer."""
+    lines = (
+        "import errno, os, resource, signal",
+        "from pathlib import Path",
+        "from dynamo_mlperf.files import append_json_line, write_atomic",
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)",
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT_BYTES}, {LIMIT_BYTES}))",
+    )
+    argv = (sys.executable, "-c", "\n".join((*lines, script)))
+    return subprocess.run(argv, cwd=directory, text=True, capture_output=True, check=False)
 
 
 def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path: Path) -> None:
@@ -38,22 +35,23 @@ def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.json"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path, small_files: int) -> None:
-    path = tmp_path / "x"
-    write_atomic(path, "old")
-    with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
-        write_atomic(path, "x" * (small_files + 1))
-    assert path.read_text() == "old"
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "x", "old")
+    done = with_small_files(f"write_atomic(Path('x'), 'x' * {LIMIT_BYTES + 1})", tmp_path)
+    assert done.stderr.splitlines()[-1].endswith(os.strerror(errno.EFBIG))
+    assert (tmp_path / "x").read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
 
 
-def test_a_line_that_does_not_fit_leaves_no_half(tmp_path: Path, small_files: int) -> None:
-    path = tmp_path / "events.jsonl"
-    append_json_line(path, {"text": "a" * (small_files - 200)})
-    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        append_json_line(path, {"text": "b" * 400})
-    append_json_line(path, {"text": "c"})
-    assert [line["text"][0] for line in read_json_lines(path)] == ["a", "c"]
+def test_a_line_that_does_not_fit_leaves_no_half(tmp_path: Path) -> None:
+    script = (
+        f"path = Path('events.jsonl')\nappend_json_line(path, {{'text': 'a' * {LIMIT_BYTES - 200}}})\n"
+        "try:\n    append_json_line(path, {'text': 'b' * 400})\nexcept OSError as problem:\n    print(problem.strerror)\n"
+        "append_json_line(path, {'text': 'c'})"
+    )
+    done = with_small_files(script, tmp_path)
+    assert done.stdout == os.strerror(errno.ENOSPC) + "\n", done.stderr
+    assert [line["text"][0] for line in read_json_lines(tmp_path / "events.jsonl")] == ["a", "c"]
 
 
 def test_a_line_cut_by_a_crash_is_left_out(tmp_path: Path) -> None:
