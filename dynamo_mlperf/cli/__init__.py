@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dynamo_mlperf import __version__
-from dynamo_mlperf.cli.output import quiet_stdout
+from dynamo_mlperf.cli.output import flush_stdout, quiet_stdout
 from dynamo_mlperf.errors import DynamoMlperfError, ExitCode
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
         # Not root.main: it would take a reader that closed its pipe for a failure of ours.
         with root.make_context("dynamo-mlperf", sys.argv[1:] if arguments is None else list(arguments)) as context:
             code = root.invoke(context)
-        sys.stdout.flush()
+        flush_stdout()
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.exceptions.Abort:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
-from dynamo_mlperf.cli.output import quiet_stdout
+from dynamo_mlperf.cli.output import flush_stdout, quiet_stdout
 from dynamo_mlperf.cli.progress import TerminalProgress
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.controller import JobRequest, run_job
@@ -67,7 +66,7 @@ def launch(call: Launch) -> int:
         progress.close()
     try:
         _say(verdict, run_dir, as_json=call.as_json)
-        sys.stdout.flush()
+        flush_stdout()
     except BrokenPipeError:  # the reader has seen enough; the exit code still tells how the run ended
         quiet_stdout()
     return int(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from io import StringIO
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -44,9 +45,6 @@ class TerminalProgress:
         """A phase begins; the one before is left standing with its duration."""
         self._close_phase()
         self._phase, self._text, self._phase_began = name, "", time.monotonic()
-        if self._console.is_terminal:
-            self._status = self._console.status("")
-            self._status.start()
         self._show(at_once=True)
 
     def say(self, text: str) -> None:
@@ -63,6 +61,13 @@ class TerminalProgress:
         self._how = how
 
     def _close_phase(self) -> None:
+        try:
+            self._draw_closing()
+        except OSError:
+            self._mute()
+            self._phase = self._how = ""
+
+    def _draw_closing(self) -> None:
         if self._status is not None:
             self._status.stop()
             self._status = None
@@ -74,7 +79,21 @@ class TerminalProgress:
             self._phase = self._how = ""
 
     def _show(self, *, at_once: bool) -> None:
+        try:
+            self._draw(at_once=at_once)
+        except OSError:
+            self._mute()
+
+    def _mute(self) -> None:
+        """Whoever read this has gone, or its disk is full: that is no reason to lose a measurement."""
+        self._status = None
+        self._console = Console(file=StringIO())
+
+    def _draw(self, *, at_once: bool) -> None:
         now = time.monotonic()
+        if self._status is None and self._console.is_terminal:
+            self._status = self._console.status("")
+            self._status.start()
         if self._status is not None:
             self._status.update(self._live_line())
         elif at_once or now - self._printed >= PLAIN_EVERY_S:

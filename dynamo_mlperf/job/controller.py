@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -75,14 +76,18 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
         job = _open(request, stop)
     except OSError as problem:
         raise _unusable(request.run_dir, problem) from problem
+    decided = False
     try:
         verdict, code = _verdict_of(job)
+        decided = True
         # Before the stop: a scheduler that cancels us may leave no time after it.
         try:
             write_verdict(job.paths, verdict)
         except OSError as problem:
             verdict, code = _unwritable(job, problem)
     finally:
+        if not decided:
+            _record_bug(job)
         with _phase(job, "stop"):
             _stop(job)
     with _phase(job, "record"):
@@ -114,10 +119,31 @@ def _verdict_of(job: Job) -> tuple[Verdict, ExitCode]:
             raise job.events.problem
         return verdict, _CODES[verdict.verdict]
     except DynamoMlperfError as problem:
-        job.events.add("error", what=str(problem))
-        return _failed(job, problem), problem.exit_code
+        said = _real_cause(job, problem)
+        job.events.add("error", what=str(said))
+        return _failed(job, said), said.exit_code
     except OSError as problem:
         return _unwritable(job, problem)
+
+
+def _real_cause(job: Job, problem: DynamoMlperfError) -> DynamoMlperfError:
+    """The stop request that explains a failure, where one arrives just after it: scancel ends all at once."""
+    try:
+        job.supervisor.await_signal()
+    except Stopped as stopped:
+        return stopped
+    return problem
+
+
+def _record_bug(job: Job) -> None:
+    """An exception that nobody expected leaves a verdict too, with the traceback beside it."""
+    text = traceback.format_exc()
+    with contextlib.suppress(OSError):
+        (job.paths.root / "traceback.txt").write_text(text)
+        last = text.strip().splitlines()[-1]
+        problem = DynamoMlperfError(last, "please report traceback.txt with the command that you ran")
+        job.events.add("error", what=last)
+        write_verdict(job.paths, _failed(job, problem, "bug"))
 
 
 def _report(job: Job) -> None:
@@ -239,10 +265,14 @@ class _Run:
             return judge(job.paths.load, workload.settings, transfer, job.result_class, str(job.paths.root))
 
 
-def _failed(job: Job, problem: DynamoMlperfError) -> Verdict:
+def _failed(job: Job, problem: DynamoMlperfError, check: str = "run") -> Verdict:
     """The verdict of a run that did not measure: no figure, only why."""
-    check = "interrupted" if isinstance(problem, Stopped) else "run"
-    reason = Reason(check, "a measurement", problem.what, problem.action or "see events.jsonl and logs/")
+    reason = Reason(
+        "interrupted" if isinstance(problem, Stopped) else check,
+        "a measurement",
+        problem.what,
+        problem.action or "see events.jsonl and logs/",
+    )
     measure_block = job.topology.measure
     return Verdict(
         "FAILED",

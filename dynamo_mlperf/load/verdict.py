@@ -55,7 +55,7 @@ def judge(
         client = read_client(load_dir / "client.json")
     except MeasureError as error:
         return failed(settings, result_class, run_dir, error, transfer)
-    latencies = _latencies(queries, settings)
+    latencies = _latencies(queries, log, settings)
     reasons = [
         *checks.failures(queries),
         *checks.settings_in_force(log, settings, compliance=compliance),
@@ -63,6 +63,7 @@ def judge(
         *checks.duration(queries, settings),
         *checks.counts(queries, log, client, settings),
         *checks.client_health(client, settings),
+        *checks.issued_in_time(log, _own_percentiles(queries), settings),
         *checks.transfers(transfer, len(queries), result_class),
         *checks.claimed_class(settings, result_class),
     ]
@@ -129,7 +130,22 @@ def failed(
     )
 
 
-def _latencies(queries: Queries, settings: LoadSettings) -> dict[str, ConstraintLatency]:
+def _own_percentiles(queries: Queries) -> dict[float, float]:
+    """End-to-end percentiles from our client's clock, which starts when LoadGen issues; empty without answers."""
+    values = queries.latencies_ms("end_to_end").tolist()
+    return {share: plain_percentile(values, share) for share in checks.LOGGED_PERCENTILES} if values else {}
+
+
+def _scheduled(log: LoadgenLog, name: str, share: float, own: float) -> float:
+    """A percentile by LoadGen's clock, which starts at the scheduled time, where it logs that one; else ours.
+
+    The rules count from the schedule: time that a query waited to be issued is the system's in their eyes.
+    """
+    theirs = checks.logged_percentile_ms(log, share) if name == "end_to_end" else None
+    return own if theirs is None else max(own, theirs)
+
+
+def _latencies(queries: Queries, log: LoadgenLog, settings: LoadSettings) -> dict[str, ConstraintLatency]:
     """Latencies by constraint; a failed request is over every limit and in no percentile."""
     number = len(queries)
     lost = number - int(np.count_nonzero(queries.succeeded))
@@ -139,12 +155,12 @@ def _latencies(queries: Queries, settings: LoadSettings) -> dict[str, Constraint
         some = values.tolist() or [float("nan")]
         stopped = early_stopping_latency([*values.tolist(), *([float("inf")] * lost)], settings.percentile)
         found[name] = ConstraintLatency(
-            plain=plain_percentile(some, PERCENTILE),
-            at_percentile=plain_percentile(some, settings.percentile),
+            plain=_scheduled(log, name, PERCENTILE, plain_percentile(some, PERCENTILE)),
+            at_percentile=_scheduled(log, name, settings.percentile, plain_percentile(some, settings.percentile)),
             early_stopping=None if stopped == float("inf") else stopped,
             limit=limit,
             percentile=settings.percentile,
-            over_limit=int(np.count_nonzero(values > limit)) + lost,
+            over_limit=max(int(np.count_nonzero(values > limit)) + lost, checks.logged_over_limit(log, name)),
             over_limit_allowed=allowed_over_limit(number, settings.percentile),
         )
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,12 @@ def is_secret_name(name: str) -> bool:
 
 
 def inherited_environment() -> dict[str, str]:
-    """The part of the caller's environment that processes may see."""
-    return {name: os.environ[name] for name in INHERITED if name in os.environ}
+    """The part of the caller's environment that processes may see; HOME is theirs even where the caller has none.
+
+    Without HOME Dynamo keeps its model cards in a relative `.cache`, and no two processes find the same one.
+    """
+    home = {} if os.environ.get("HOME") else {"HOME": pwd.getpwuid(os.getuid()).pw_dir}
+    return {name: os.environ[name] for name in INHERITED if name in os.environ} | home
 
 
 @dataclass(frozen=True)

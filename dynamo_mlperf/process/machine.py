@@ -133,12 +133,18 @@ def _leftovers() -> dict[int, str]:
 
 
 def run_mark(run_id: str) -> str:
-    """The value of the run variable: run, and the controller's host, process id and start time.
+    """The value of the run variable: run, and the controller's host, process namespace, process id and start time.
 
     The start time is in clock ticks after boot: one in seconds since the epoch moves when the clock is set, and a
-    living controller would then look like one that is gone.
+    living controller would then look like one that is gone. So would one in another process namespace, a container's
+    say, where the same number is another process.
     """
-    return f"{run_id}@{socket.gethostname()}@{os.getpid()}@{_start_ticks(os.getpid())}"
+    return f"{run_id}@{_here()}@{os.getpid()}@{_start_ticks(os.getpid())}"
+
+
+def _here() -> str:
+    """This host and its process namespace (pid_namespaces(7)): where a process id has its meaning."""
+    return f"{socket.gethostname()}@{Path('/proc/self/ns/pid').stat().st_ino}"
 
 
 def _start_ticks(pid: int) -> int | None:
@@ -152,11 +158,11 @@ def _start_ticks(pid: int) -> int | None:
 
 
 def _controller_lives(mark: str) -> bool:
-    """False only when the mark names a process of this host that is gone (another host cannot be judged here)."""
-    parts = mark.rsplit("@", 3)
-    if len(parts) != 4 or parts[1] != socket.gethostname():  # noqa: PLR2004 - run, host, pid, start time
+    """False only when the mark names a process of this host and namespace that is gone; others it cannot judge."""
+    where, _, process = mark.partition("@")[2].rpartition("@")[0].rpartition("@")
+    if where != _here() or not process.isdigit():
         return True
-    return str(_start_ticks(int(parts[2]))) == parts[3]
+    return str(_start_ticks(int(process))) == mark.rpartition("@")[2]
 
 
 def make_scratch(name: str, mark: str) -> Path:
@@ -200,7 +206,7 @@ def end_leftovers(facts: MachineFacts) -> list[str]:
     """
     held = mapped_by(facts.leftovers)
     for path in facts.abandoned:
-        held |= set(noted(Path(path) / SHARED_MEMORY))
+        held |= noted(Path(path) / SHARED_MEMORY)
     end_processes(facts.leftovers)
     removed = remove_unmapped(held)
     for path in facts.abandoned:

@@ -16,53 +16,56 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 _PLACE = "/dev/shm/"  # noqa: S108 - where POSIX shared memory lies (shm_overview(7)); nothing is made there
-_GONE = " (deleted)"
+_INODE_FIELD = 4
 NOTE_EVERY_S = 10.0
 
 
-def mapped_by(pids: Iterable[int]) -> set[str]:
-    """Paths in /dev/shm that the processes map; those of other users, and ended ones, show nothing."""
-    found: set[str] = set()
+def mapped_by(pids: Iterable[int]) -> set[int]:
+    """Inodes in /dev/shm that the processes map; those of other users, and ended ones, show nothing.
+
+    Not paths: a named semaphore is made under one name, mapped, then linked to its final one (sem_overview(7)).
+    """
+    found: set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
-                at = line.find(_PLACE)
-                if at >= 0 and not line.endswith(_GONE):
-                    found.add(line[at:])
+                if _PLACE in line:
+                    found.add(int(line.split(maxsplit=5)[_INODE_FIELD]))
     return found
 
 
-def remove_unmapped(paths: Iterable[str]) -> list[str]:
-    """Remove those of the paths that exist, are this user's, and that no process maps; returns what was removed."""
-    left = {path for path in paths if _is_ours(path)}
-    if left:
-        left -= mapped_by(psutil.pids())
-    for path in left:
+def remove_unmapped(inodes: Collection[int]) -> list[str]:
+    """Remove this user's files in /dev/shm of these inodes that no process maps; returns their paths."""
+    left = {path: inode for path, inode in _own_files().items() if inode in inodes}
+    mapped = mapped_by(psutil.pids()) if left else set()
+    removed = [path for path, inode in left.items() if inode not in mapped]
+    for path in removed:
         with contextlib.suppress(FileNotFoundError):
             Path(path).unlink()
-    return sorted(left)
+    return sorted(removed)
 
 
-def _is_ours(path: str) -> bool:
-    """A regular file directly in /dev/shm that belongs to this user: a note cannot make us remove anything else."""
-    name = path.removeprefix(_PLACE)
-    if not path.startswith(_PLACE) or "/" in name or not name:
-        return False
-    try:
-        return Path(path).is_file() and not Path(path).is_symlink() and Path(path).stat().st_uid == os.getuid()
-    except OSError:
-        return False
+def _own_files() -> dict[str, int]:
+    """Inodes of the regular files directly in /dev/shm that belong to this user."""
+    found = {}
+    with os.scandir(_PLACE) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                known = entry.stat(follow_symlinks=False)
+                if entry.is_file(follow_symlinks=False) and known.st_uid == os.getuid():
+                    found[entry.path] = known.st_ino
+    return found
 
 
 class SharedMemoryNotes:
-    """What the processes below this one map, noted in a file that outlives the controller."""
+    """What the processes below this one map, noted by inode in a file that outlives the controller."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._known: set[str] = set()
+        self._known: set[int] = set()
         self._next = 0.0
 
     def look(self, *, now: bool = False) -> None:
@@ -75,13 +78,15 @@ class SharedMemoryNotes:
         if new:
             self._known |= new
             with self._file.open("a") as out:
-                out.write("".join(f"{path}\n" for path in sorted(new)))
+                out.write("".join(f"{inode}\n" for inode in sorted(new)))
 
     def remove(self) -> list[str]:
         """Remove what was noted and is left, once the processes are gone."""
         return remove_unmapped(self._known)
 
 
-def noted(file: Path) -> list[str]:
-    """The paths of a notes file; none where there is no such file."""
-    return file.read_text().splitlines() if file.exists() else []
+def noted(file: Path) -> set[int]:
+    """The inodes of a notes file; none where there is no such file."""
+    if not file.exists():
+        return set()
+    return {int(line) for line in file.read_text().split() if line.isdigit()}

@@ -14,6 +14,7 @@ _CODES = {
     signal.SIGINT: ExitCode.INTERRUPTED,
     signal.SIGTERM: ExitCode.TERMINATED,
     signal.SIGHUP: ExitCode.TERMINATED,
+    signal.SIGQUIT: ExitCode.TERMINATED,
 }
 
 
@@ -25,7 +26,7 @@ class StopFlag:
         self.times = 0
 
     def install(self) -> None:
-        """Take over SIGINT, SIGTERM and SIGHUP."""
+        """Take over SIGINT, SIGTERM, SIGHUP and SIGQUIT."""
         for number in _CODES:
             signal.signal(number, self._note)
 

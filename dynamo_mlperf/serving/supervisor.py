@@ -96,14 +96,14 @@ class Supervisor:
         self._stop.check()
         fallen = [service for service in self._services if self._note_end(service) and not service.may_end]
         if fallen:
-            self._await_signal()
+            self.await_signal()
             # Deaths found in one turn: the lowest layer is the cause, the others are its consequences.
             first = min(fallen, key=lambda service: service.layer)
             raise ServingError(self.obituary(first.child), f"read {first.child.command.log}")
         for look in self._watches:
             look()
 
-    def _await_signal(self) -> None:
+    def await_signal(self) -> None:
         """Give a stop request a moment to arrive: scancel ends the steps and the controller at once, in any order."""
         until = time.monotonic() + SIGNAL_RACE_S
         while time.monotonic() < until:

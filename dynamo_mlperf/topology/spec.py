@@ -30,6 +30,8 @@ MAX_NODES = 1024
 _MAX_GPUS = 64
 _MAX_WORKERS = MAX_NODES * _MAX_GPUS
 _MAX_NAME = 80
+_MAX_QPS = 1e6
+_LEAST_S = 0.1
 _KV_FLAGS = ("block-size", "kv-cache-dtype", "dtype")
 
 
@@ -200,7 +202,9 @@ class Measure(StrictModel):
     client: Annotated[Literal["loadgen", "endpoints"], AfterValidator(_available_client)] = Field(
         default="loadgen", description="Load client"
     )
-    target_qps: PositiveFloat = Field(description="Queries per second that LoadGen issues (Offline: expects)")
+    target_qps: PositiveFloat = Field(
+        le=_MAX_QPS, description="Queries per second that LoadGen issues (Offline: expects)"
+    )
     dataset: PathText | None = Field(default=None, description="Directory of the data set; planning works without")
 
 
@@ -233,8 +237,10 @@ class Reduced(StrictModel):
 class Timeouts(StrictModel):
     """How long is waited, and how much is warmed up."""
 
-    ready_s: PositiveFloat = Field(default=900.0, description="Seconds until every worker has served a request")
-    request_s: PositiveFloat = Field(default=120.0, description="Seconds until a request counts as failed")
+    ready_s: PositiveFloat = Field(
+        default=900.0, ge=_LEAST_S, description="Seconds until every worker has served a request"
+    )
+    request_s: PositiveFloat = Field(default=120.0, ge=_LEAST_S, description="Seconds until a request counts as failed")
     warmup_requests: PositiveInt = Field(default=8, description="Requests sent to warm up before the measurement")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -101,3 +102,15 @@ def test_the_live_line_fits_the_terminal(clock: list[float], width: int) -> None
 def test_the_load_clients_line_has_no_clock_of_its_own() -> None:
     seen = {"t_s": 12.0, "completed": 18, "expected_queries": 64, "in_flight": 5}
     assert progress_line(seen) == "18 of 64 queries, 5 in flight"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_place_that_cannot_be_written_to_does_not_stop_the_job(*, terminal: bool) -> None:
+    full = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 - closing it would fail as well, which is the point
+    progress = TerminalProgress(Console(file=full, width=80, force_terminal=terminal))
+    for phase in ("ready", "measure", "stop"):
+        progress.phase(phase)
+        progress.say("1 of 2 workers loaded")
+    progress.close()
+    with pytest.raises(OSError, match="No space left"):
+        full.close()

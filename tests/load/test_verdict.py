@@ -122,7 +122,9 @@ def test_everything_agrees(run: Run) -> None:
     assert verdict.tokens_per_second == pytest.approx(640 / 3.172)
     latency = verdict.latency_p99_ms["end_to_end"]
     assert (latency.limit, latency.percentile, latency.over_limit, latency.over_limit_allowed) == (1500, 0.9, 0, 1)
-    assert latency.plain == pytest.approx(12)
+    assert latency.plain == pytest.approx(18.267766), (
+        "LoadGen counts from the scheduled time, our client from the issue"
+    )
     json.dumps(verdict.as_json(), allow_nan=False)
 
 
@@ -140,6 +142,24 @@ def test_one_over_the_limit_is_allowed_and_two_are_not(run: Run) -> None:
     run.late(3)
     assert run.judge().verdict == "VALID"
     run.late(3, 4)
+    verdict = run.judge()
+    assert verdict.verdict == "INVALID"
+    assert texts(verdict).startswith("end_to_end within 1500 ms: wanted at most 1 of 80 over, got 2 over")
+
+
+def test_queries_issued_late_are_the_clients_fault_and_count_from_their_schedule(run: Run) -> None:
+    run.set_log("result_90.00_percentile_latency_ns", "1400000000")
+    verdict = run.judge()
+    assert verdict.verdict == "INVALID"
+    assert verdict.latency_p99_ms["end_to_end"].at_percentile == pytest.approx(1400)
+    assert texts(verdict).startswith(
+        "client-limited: wanted queries issued within 15 ms of their schedule, "
+        "got p90 is 1400.0 ms from the schedule, 12.0 ms from the issue."
+    )
+
+
+def test_queries_over_the_limit_by_loadgens_clock_count(run: Run) -> None:
+    run.set_log("result_overlatency_query_count", "2")
     verdict = run.judge()
     assert verdict.verdict == "INVALID"
     assert texts(verdict).startswith("end_to_end within 1500 ms: wanted at most 1 of 80 over, got 2 over")

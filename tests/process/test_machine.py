@@ -32,8 +32,14 @@ def test_a_listening_port_is_seen_with_its_holder(tmp_path: Path) -> None:
 
 
 def test_leftovers_are_those_whose_controller_is_gone(tmp_path: Path) -> None:
-    dead = f"old-run@{socket.gethostname()}@{2**22 - 1}@1.00"
-    marks = {"dead": dead, "alive": run_mark("this-run"), "elsewhere": "run@another-host@1@1.00"}
+    namespace = Path("/proc/self/ns/pid").stat().st_ino
+    dead = f"old-run@{socket.gethostname()}@{namespace}@{2**22 - 1}@1"
+    marks = {
+        "dead": dead,
+        "alive": run_mark("this-run"),
+        "elsewhere": f"run@another-host@{namespace}@1@1",
+        "contained": f"run@{socket.gethostname()}@{namespace + 1}@{2**22 - 1}@1",
+    }
     children = {
         name: subprocess.Popen(["sleep", "60"], env={**inherited_environment(), RUN_VARIABLE: mark})
         for name, mark in marks.items()
@@ -47,6 +53,7 @@ def test_leftovers_are_those_whose_controller_is_gone(tmp_path: Path) -> None:
         assert leftovers.get(children["dead"].pid) == dead
         assert children["alive"].pid not in leftovers
         assert children["elsewhere"].pid not in leftovers
+        assert children["contained"].pid not in leftovers, "its number means another process there"
         end_processes([children["dead"].pid, 2**22 - 2])
         assert not psutil.pid_exists(children["dead"].pid)
         assert children["alive"].poll() is None

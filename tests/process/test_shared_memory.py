@@ -13,7 +13,7 @@ import pytest
 
 from dynamo_mlperf.process.command import RUN_VARIABLE, inherited_environment
 from dynamo_mlperf.process.machine import SHARED_MEMORY, end_leftovers, make_scratch, read_machine
-from dynamo_mlperf.process.shared_memory import SharedMemoryNotes, mapped_by, remove_unmapped
+from dynamo_mlperf.process.shared_memory import SharedMemoryNotes, mapped_by, noted, remove_unmapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +35,7 @@ class Engine:
         )
         assert self.process.stdout is not None
         self.path = "/dev/shm/" + self.process.stdout.readline().strip()
+        self.inode = Path(self.path).stat().st_ino
 
     def kill(self) -> None:
         self.process.kill()
@@ -54,40 +55,50 @@ def engine() -> Iterator[Engine]:
 def test_a_segment_outlives_a_killed_engine_until_it_is_removed(tmp_path: Path, engine: Engine) -> None:
     notes = SharedMemoryNotes(tmp_path / "notes")
     notes.look(now=True)
-    assert engine.path in mapped_by([engine.process.pid])
+    assert engine.inode in mapped_by([engine.process.pid])
     assert notes.remove() == [], "nothing is removed while it is mapped"
     engine.kill()
     assert Path(engine.path).exists()
     assert notes.remove() == [engine.path]
     assert not Path(engine.path).exists()
-    assert engine.path in (tmp_path / "notes").read_text().splitlines()
+    assert str(engine.inode) in (tmp_path / "notes").read_text().splitlines()
 
 
 def test_what_another_process_maps_stays(engine: Engine) -> None:
     ours = shared_memory.SharedMemory(engine.path.rpartition("/")[2])
     resource_tracker.unregister(ours._name, "shared_memory")  # type: ignore[attr-defined]
     engine.kill()
-    assert remove_unmapped([engine.path]) == []
+    assert remove_unmapped({engine.inode}) == []
     assert Path(engine.path).exists()
     ours.close()
-    assert remove_unmapped([engine.path]) == [engine.path]
+    assert remove_unmapped({engine.inode}) == [engine.path]
 
 
-@pytest.mark.parametrize(
-    "path", ["/etc/hostname", "/dev/shm/../../etc/hostname", "/dev/shm/", "hostname", "/dev/shm/no-such"]
-)
-def test_a_note_cannot_remove_anything_else(path: str) -> None:
-    assert remove_unmapped([path]) == []
-    assert Path("/etc/hostname").exists()
+def test_nothing_outside_shared_memory_is_removed(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "file"
+    elsewhere.write_text("kept")
+    (tmp_path / "notes").write_text(f"{elsewhere.stat().st_ino}\n../../etc/hostname\n-1\n")
+    assert noted(tmp_path / "notes") == {elsewhere.stat().st_ino}
+    remove_unmapped(noted(tmp_path / "notes"))
+    assert elsewhere.exists()
+
+
+def test_a_semaphore_is_known_by_what_it_is_not_by_its_name(tmp_path: Path, engine: Engine) -> None:
+    notes = SharedMemoryNotes(tmp_path / "notes")
+    notes.look(now=True)
+    renamed = Path(engine.path).rename(engine.path + "-linked")
+    engine.kill()
+    assert notes.remove() == [str(renamed)]
 
 
 def test_leftovers_of_a_killed_controller_take_their_memory_with_them(tmp_path: Path) -> None:
     import socket
 
-    gone = f"old@{socket.gethostname()}@{2**22 - 1}@1"
+    namespace = Path("/proc/self/ns/pid").stat().st_ino
+    gone = f"old@{socket.gethostname()}@{namespace}@{2**22 - 1}@1"
     running, ended = Engine(gone), Engine()
     scratch = make_scratch(f"test-{os.getpid()}", gone)
-    (scratch / SHARED_MEMORY).write_text(f"{ended.path}\n")
+    (scratch / SHARED_MEMORY).write_text(f"{ended.inode}\n")
     ended.kill()
     facts = read_machine(tmp_path)
     assert running.process.pid in facts.leftovers
