@@ -39,6 +39,8 @@ _SIGNATURES = (
     (b"GIF89a", "image/gif"),
     (b"BM", "image/bmp"),
 )
+_SIGNATURE_BYTES = 16
+_SHOWN_LETTERS = 200
 
 
 def media_type(image: bytes) -> str | None:
@@ -46,6 +48,14 @@ def media_type(image: bytes) -> str | None:
     if image[:4] == b"RIFF" and image[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for start, kind in _SIGNATURES if image.startswith(start)), None)
+
+
+def _known_type(image: bytes, path: Path, where: str) -> str:
+    kind = media_type(image)
+    if kind is None:
+        start = f"begins with {image[:8].hex()}, which no known format does" if image else "is empty"
+        raise ConfigError(f"{where}: image {path} {start}", "name a PNG, JPEG, WebP, GIF or BMP file there")
+    return kind
 
 
 @dataclass(frozen=True)
@@ -93,21 +103,12 @@ class ProductSample:
         Raises:
             ConfigError: The file is of no known image format, or cannot be read.
         """
-        return self._known_type(self.image_bytes)
+        return _known_type(self.image_bytes, self.image_path, self.where)
 
     def data_url(self) -> str:
         """The image as a data URL of its exact bytes."""
         image = self.image_bytes
-        return f"data:{self._known_type(image)};base64,{base64.b64encode(image).decode()}"
-
-    def _known_type(self, image: bytes) -> str:
-        kind = media_type(image)
-        if kind is None:
-            raise ConfigError(
-                f"{self.where}: image {self.image_path} begins with {image[:8].hex()}, which no known format does",
-                "name a PNG, JPEG, WebP, GIF or BMP file there",
-            )
-        return kind
+        return f"data:{_known_type(image, self.image_path, self.where)};base64,{base64.b64encode(image).decode()}"
 
 
 class Catalogue(Sequence[ProductSample]):
@@ -130,10 +131,10 @@ class Catalogue(Sequence[ProductSample]):
 
 
 def load_catalogue(directory: Path) -> Catalogue:
-    """Read `catalogue.jsonl` of `directory`; images are checked to be there, and read later.
+    """Read `catalogue.jsonl` of `directory`; images are checked by their first bytes, and read whole later.
 
     Raises:
-        ConfigError: No catalogue, no product in it, or a line that is not a product; names file and line.
+        ConfigError: No catalogue, no product in it, or a line that is not a product with an image; names file and line.
     """
     path = directory / CATALOGUE_FILE
     try:
@@ -160,13 +161,20 @@ def _way_out(directory: Path) -> str:
     )
 
 
-def _sample(line: str, where: str, root: Path) -> ProductSample:
+def _product(line: str, where: str) -> dict[str, Any]:
     try:
         product = json.loads(line)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where}: not JSON: {error.msg} at column {error.colno}", "repair this line") from error
+    except (ValueError, RecursionError) as error:  # Python's limits: 4300 digits an integer, about 1000 levels
+        raise ConfigError(f"{where}: no JSON that can be read: {error}", "repair this line") from error
     if not isinstance(product, dict):
         raise ConfigError(f"{where}: a {type(product).__name__} where a product object has to be", "repair this line")
+    return product
+
+
+def _sample(line: str, where: str, root: Path) -> ProductSample:
+    product = _product(line, where)
     for field in _TEXT_FIELDS:
         if not isinstance(product.get(field), str):
             raise ConfigError(f"{where}: {field} is {_shown(product, field)}", f"give {field} as a string")
@@ -181,6 +189,10 @@ def _sample(line: str, where: str, root: Path) -> ProductSample:
     if not isinstance(secondhand, bool):
         shown = _shown(product, "ground_truth_is_secondhand")
         raise ConfigError(f"{where}: ground_truth_is_secondhand is {shown}", "give it as true or false")
+    for field in (*_TEXT_FIELDS, *_OPTIONAL_TEXT_FIELDS):
+        _refuse_half_pairs(product.get(field) or "", f"{where}: {field}")
+    for choice in choices:
+        _refuse_half_pairs(choice, f"{where}: potential_product_categories")
     return ProductSample(
         title=product["product_title"],
         description=product.get("product_description") or "",
@@ -194,11 +206,37 @@ def _sample(line: str, where: str, root: Path) -> ProductSample:
 
 
 def _shown(product: dict[str, Any], field: str) -> str:
-    return json.dumps(product[field]) if field in product else "missing"
+    if field not in product:
+        return "missing"
+    try:
+        shown = json.dumps(product[field])
+    except RecursionError:
+        return "nested too deeply"
+    return shown if len(shown) <= _SHOWN_LETTERS else f"{shown[:_SHOWN_LETTERS]}..."
+
+
+def _refuse_half_pairs(text: str, place: str) -> None:
+    """Refuse what JSON can spell though UTF-8 cannot: one half of a surrogate pair (RFC 8259, section 8.2)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise ConfigError(
+            f"{place} holds {half}, half of a surrogate pair, at character {error.start}", "write the whole character"
+        ) from error
 
 
 def _image_path(name: str, where: str, root: Path) -> Path:
     """The image's real path, which has to lie below `root`, symbolic links resolved."""
+    try:
+        return _checked_image(name, where, root)
+    except (OSError, ValueError, RuntimeError) as error:  # too long, unreadable; a zero byte; a loop of links
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        shown = _shown({"name": name}, "name")
+        raise ConfigError(f"{where}: image {shown}: {reason}", "name a file that can be read") from error
+
+
+def _checked_image(name: str, where: str, root: Path) -> Path:
     path = (root / name).resolve()
     if not path.is_relative_to(root):
         raise ConfigError(
@@ -206,6 +244,8 @@ def _image_path(name: str, where: str, root: Path) -> Path:
         )
     if not path.is_file():
         raise ConfigError(f"{where}: no image file {path}", "restore that file, or remove this line")
+    with path.open("rb", buffering=0) as image:
+        _known_type(image.read(_SIGNATURE_BYTES), path, where)
     return path
 
 

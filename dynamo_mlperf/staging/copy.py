@@ -1,16 +1,16 @@
 """Stage a directory onto this node's own disk: visible only when whole, verified and durable.
 
-The copy grows in a hidden directory that belongs to one process alone. Each file is read back from the disk
-and hashed; a marker with the manifest's digest is written last; then the directory is renamed into place. The
-digest is part of the final name, so a changed source becomes another directory and both can be in use. A lock
-spares a second stager the work; without it, the one that renames first wins and the other discards its own copy.
+The copy grows in a hidden directory that belongs to one process alone. Each file is read back from the disk and
+hashed; a marker with the manifest's digest and each file's size, time and inode is written last; then the directory
+is renamed into place. The digest is part of the final name, so a changed source becomes another directory and both
+can be in use. A lock spares a second stager the work; without it, the one that renames first wins and the other
+discards its own copy.
 """
 
 from __future__ import annotations
 
 import errno
 import itertools
-import json
 import os
 import shutil
 import time
@@ -24,14 +24,17 @@ from typing import TYPE_CHECKING
 from blake3 import blake3
 
 from dynamo_mlperf.errors import SetupError
-from dynamo_mlperf.files import digest_file, fsync_directory, write_json
+from dynamo_mlperf.files import digest_file, fsync_directory
 from dynamo_mlperf.staging.lock import held_lock
 from dynamo_mlperf.staging.manifest import MARKER, Manifest, ManifestFile
+from dynamo_mlperf.staging.marker import is_staged, stamp, write_marker
 from dynamo_mlperf.staging.owner import is_abandoned, private_name
 from dynamo_mlperf.staging.sources import real_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from dynamo_mlperf.staging.marker import Stamp
 
     Report = Callable[[int, int], None]
     """Called with bytes done and bytes in all, from any thread, one call at a time."""
@@ -68,17 +71,6 @@ class StageResult:
 def staged_path(manifest: Manifest, local_root: Path) -> Path:
     """Where `manifest` is staged below `local_root`: its destination and the start of its digest."""
     return local_root / f"{manifest.destination}-{manifest.digest[:DIGEST_LETTERS]}"
-
-
-def is_staged(manifest: Manifest, directory: Path) -> bool:
-    """Whether `directory` carries the manifest's marker and every file in its right size."""
-    try:
-        marker = json.loads((directory / MARKER).read_bytes())
-        return bool(marker["manifest"] == manifest.digest) and all(
-            (directory / file.path).stat().st_size == file.bytes for file in manifest.files
-        )
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def stage(
@@ -138,6 +130,7 @@ class _Copy:
         self.stopping = Event()
         self.done_bytes = 0
         self.copied_bytes = 0
+        self.stamps: dict[str, Stamp] = {}
 
     def run(self) -> int:
         """Copy, verify and publish; returns the bytes copied."""
@@ -235,7 +228,7 @@ class _Copy:
     def _bring(self, file: ManifestFile) -> None:
         """Make one file right in the partial directory: keep what verifies, copy what does not."""
         path = self.partial / file.path
-        if path.is_file() and path.stat().st_size == file.bytes and digest_file(path) == file.blake3:
+        if path.is_file() and path.stat().st_size == file.bytes and self._digest(file) == file.blake3:
             self._advance(file.bytes, copied=False)
             return
         path.unlink(missing_ok=True)
@@ -246,12 +239,18 @@ class _Copy:
                 f"{file.blake3}",
                 "write the manifest anew if the change is meant: dynamo-mlperf stage manifest",
             )
-        written_digest = digest_file(path)
+        written_digest = self._digest(file)
         if written_digest != file.blake3:
             raise SetupError(
                 f"{path} reads back with digest {written_digest} where {file.blake3} was written",
                 "check this node's disk, or stage elsewhere with --to",
             )
+
+    def _digest(self, file: ManifestFile) -> str:
+        """Digest of what the partial directory holds, stamped before it is read: a later write is then seen."""
+        path = self.partial / file.path
+        self.stamps[file.path] = stamp(path)
+        return digest_file(path)
 
     def _copy_file(self, source: Path, path: Path) -> str:
         """Copy, flush to the disk and drop from the page cache; returns the digest of what was read."""
@@ -278,7 +277,7 @@ class _Copy:
         self._remove_strangers()
         for folder in (path for path in self.partial.rglob("*") if path.is_dir()):
             fsync_directory(folder)
-        write_json(self.partial / MARKER, {"name": self.manifest.name, "manifest": self.manifest.digest})
+        write_marker(self.manifest, self.partial, self.stamps)
         fsync_directory(self.partial)
         try:
             self.partial.rename(self.final)

@@ -16,6 +16,7 @@ A manifest is a YAML file that a person can read and a job can trust:
 from __future__ import annotations
 
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -33,6 +34,9 @@ MARKER = ".staged.json"
 
 Kind = Literal["model", "dataset", "image"]
 
+_MAX_MANIFEST_BYTES = 64 * 1024 * 1024
+_GIVE_ONE = "give a manifest from staging/, or write one with dynamo-mlperf stage manifest SOURCE -o FILE"
+_KINDS = {stat.S_IFIFO: "pipe", stat.S_IFCHR: "character device", stat.S_IFBLK: "block device"}
 _HASHING_THREADS = min(8, (os.cpu_count() or 1) * 2)
 _PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=128)]
 
@@ -110,18 +114,37 @@ def load_manifest(path: Path) -> Manifest:
     """Read a manifest.
 
     Raises:
-        ConfigError: The file cannot be read or is no manifest; names the file and the place in it.
+        ConfigError: The file cannot be read, is no regular file, is larger than 64 MiB or is no manifest; names the
+            file and the place in it.
     """
+    raw = _read(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: {error.strerror}",
-            "give a manifest from staging/, or write one with dynamo-mlperf stage manifest SOURCE -o FILE",
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        content = yaml.safe_load(raw.decode())
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or a number too long
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}", "repair the file") from error
     return _checked(content, str(path))
+
+
+def _read(path: Path) -> bytes:
+    """Content of a manifest's file; whatever else has that name is neither waited for nor read without end."""
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                kind = _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
+                raise ConfigError(f"{path}: a {kind}, not a regular file", _GIVE_ONE)
+            raw = file.read(_MAX_MANIFEST_BYTES + 1) if status.st_size <= _MAX_MANIFEST_BYTES else b""
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", _GIVE_ONE) from error
+    size_bytes = max(status.st_size, len(raw))  # /proc gives a size of 0 for what holds more
+    if size_bytes > _MAX_MANIFEST_BYTES:
+        raise ConfigError(f"{path}: {size_bytes} bytes, more than {_MAX_MANIFEST_BYTES}", _GIVE_ONE)
+    return raw
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for the other end of a pipe; a regular file is opened as ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _checked(content: Any, where: str) -> Manifest:  # noqa: ANN401 - whatever the YAML file holds

@@ -112,6 +112,8 @@ def read_document(path: Path) -> Document:
 
 def _read_text(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise ConfigError(f"{path}: a device or pipe, not a file", "name a YAML file written by hand")
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigError(
                 f"{path}: {path.stat().st_size} bytes, over {_MAX_BYTES}", "name a YAML file written by hand"

@@ -118,9 +118,23 @@ def test_the_name_of_an_image_proves_nothing(tmp_path: Path) -> None:
 
 
 def test_an_unknown_image_is_refused_by_name(tmp_path: Path) -> None:
-    sample = load_catalogue(_write(tmp_path, _with(), image=b"<html>"))[0]
+    sample = load_catalogue(_write(tmp_path, _with()))[0]
+    (tmp_path / "images" / "0.png").write_bytes(b"<html>")
     with pytest.raises(ConfigError, match=r"catalogue\.jsonl:1: image .*0\.png begins with 3c68746d6c3e"):
         messages(sample)
+
+
+@pytest.mark.parametrize(
+    ("image", "complaint"),
+    [(b"<html>", "begins with 3c68746d6c3e, which no known format does"), (b"", "is empty")],
+)
+def test_no_image_is_refused_at_load_time(tmp_path: Path, image: bytes, complaint: str) -> None:
+    _write(tmp_path, _with(), _with(product_image="images/1.png"))
+    path = tmp_path / "images" / "1.png"
+    path.write_bytes(image)
+    with pytest.raises(ConfigError) as refusal:
+        load_catalogue(tmp_path)
+    assert refusal.value.what == f"{tmp_path / 'catalogue.jsonl'}:2: image {path} {complaint}"
 
 
 @pytest.mark.parametrize(
@@ -141,6 +155,16 @@ def test_an_unknown_image_is_refused_by_name(tmp_path: Path) -> None:
         (_with(product_image="images"), "no image file"),
         (_with(product_image="../outside.png"), "image ../outside.png leads out of"),
         (_with(product_image="/etc/hostname"), "image /etc/hostname leads out of"),
+        (_with(product_image="images/0.png\0"), r'image "images/0.png\u0000": embedded null byte'),
+        (_with(product_image="a" * 300), f'image "{"a" * 199}...: File name too long'),
+        (_with(product_image="\udc80"), r"product_image holds \udc80, half of a surrogate pair, at character 0"),
+        (_with(product_title="ab\ud800"), r"product_title holds \ud800, half of a surrogate pair, at character 2"),
+        (_with(product_description="\ud800"), r"product_description holds \ud800"),
+        (_with(ground_truth_category="\ud800"), r"ground_truth_category holds \ud800"),
+        (_with(ground_truth_brand="\ud800"), r"ground_truth_brand holds \ud800"),
+        (_with(potential_product_categories=["\ud800"]), r"potential_product_categories holds \ud800"),
+        ("[" * 100_000, "no JSON that can be read: maximum recursion depth exceeded"),
+        ('{"a": ' + "1" * 5000 + "}", "no JSON that can be read: Exceeds the limit"),
     ],
 )
 def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path, line: str, complaint: str) -> None:
@@ -152,6 +176,21 @@ def test_a_bad_line_is_refused_with_file_and_line(tmp_path: Path, line: str, com
         load_catalogue(directory)
     assert refusal.value.what.startswith(f"{directory / 'catalogue.jsonl'}:2: {complaint}")
     assert refusal.value.action
+
+
+def test_no_nesting_ends_in_a_traceback(tmp_path: Path) -> None:
+    """Somewhere near Python's limit a value can be read though not shown."""
+    for depth in range(500, 1100, 3):
+        line = '{"product_title": ' + "[" * depth + "]" * depth + "}"
+        with pytest.raises(ConfigError, match=r"catalogue\.jsonl:1: (product_title is|no JSON that can be read)"):
+            load_catalogue(_write(tmp_path, line))
+
+
+def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
+    _write(tmp_path, _with(product_image="images/loop"))
+    (tmp_path / "images" / "loop").symlink_to("loop")
+    with pytest.raises(ConfigError, match=r'catalogue\.jsonl:1: image "images/loop": Symlink loop'):
+        load_catalogue(tmp_path)
 
 
 def test_a_link_out_of_the_directory_is_refused(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynamo_mlperf.errors import SetupError
-from dynamo_mlperf.staging.copy import is_staged, stage, staged_path
+from dynamo_mlperf.staging.copy import stage, staged_path
 from dynamo_mlperf.staging.manifest import Manifest, make_manifest
+from dynamo_mlperf.staging.marker import is_staged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +126,15 @@ def test_copy_then_reuse(source: Path, manifest: Manifest, disk: Path) -> None:
     assert (first.bytes_copied, first.bytes_reused, first.reused) == (3 * MIB, 0, False)
     assert told[-1] == (3 * MIB, 3 * MIB)
     assert sorted(told) == told
-    assert json.loads((first.path / ".staged.json").read_text()) == {"name": "m", "manifest": manifest.digest}
+    stats = {name: (first.path / name).stat() for name in SIZES}
+    assert json.loads((first.path / ".staged.json").read_text()) == {
+        "name": "m",
+        "manifest": manifest.digest,
+        "files": {
+            name: {"bytes": each.st_size, "mtime_ns": each.st_mtime_ns, "inode": each.st_ino}
+            for name, each in stats.items()
+        },
+    }
     assert first.path.stat().st_mode & 0o777 == 0o755
 
     for path in source.rglob("*.bin"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,35 @@ def test_no_file_and_no_yaml(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("")
     with pytest.raises(ConfigError, match=r"empty\.yaml: the whole file: Input should be a valid"):
         load_manifest(tmp_path / "empty.yaml")
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "schema: " + "1" * 5000, "a: 2001-99-99"])
+def test_yaml_beyond_what_python_reads(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"bad\.yaml: not YAML: "):
+        load_manifest(tmp_path / "bad.yaml")
+
+
+def test_what_is_no_regular_file_is_refused_unread(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, complaint in (
+        (tmp_path / "pipe", "a pipe, not a regular file"),
+        (Path("/dev/zero"), "a character device, not a regular file"),
+        (tmp_path, "Is a directory"),
+    ):
+        with pytest.raises(ConfigError) as refusal:
+            load_manifest(path)
+        assert refusal.value.what == f"{path}: {complaint}"
+        assert refusal.value.action
+
+
+def test_a_manifest_over_64_mib_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "m.yaml"
+    path.touch()
+    os.truncate(path, (1 << 40) + 1)
+    with pytest.raises(ConfigError) as refusal:
+        load_manifest(path)
+    assert refusal.value.what == f"{path}: {(1 << 40) + 1} bytes, more than {64 << 20}"
 
 
 def _cache(root: Path) -> Path:

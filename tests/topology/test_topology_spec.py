@@ -327,3 +327,8 @@ def test_a_topology_cannot_be_changed() -> None:
     topology: Topology = parse_topology(SAMPLE)
     with pytest.raises(ValueError, match="frozen"):
         topology.name = "other"
+
+
+def test_a_device_is_not_read_until_memory_ends() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero: a device or pipe"):
+        load_topology(Path("/dev/zero"))
