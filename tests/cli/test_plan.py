@@ -209,7 +209,7 @@ def test_the_schema_names_types_bounds_and_defaults() -> None:
         "roles.decode.args: mapping",
         "frontends.discovery: etcd | file; default etcd",
         "reduced.percentile: number, more than 0, less than 100",
-        "measure.target_qps: number, more than 0; required",
+        "measure.target_qps: number, more than 0, at most 1e+06; required",
     ):
         assert f"{line}\n" in text
 
