@@ -73,10 +73,13 @@ class Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def eventually(check: Callable[[], object], seconds: float) -> None:
+def eventually(check: Callable[[], object], seconds: float, running: Cluster | None = None) -> None:
+    """Wait for `check`; when it never holds, say what still runs on the nodes of `running`."""
     deadline = time.monotonic() + seconds
     while not check():
-        assert time.monotonic() < deadline, f"not true within {seconds} s"
+        if time.monotonic() > deadline:
+            left = {node: running.processes(node) for node in ("n1", "n2")} if running else {}
+            raise AssertionError(f"not true within {seconds} s; running: {left}")
         time.sleep(0.1)
 
 
@@ -190,7 +193,7 @@ def test_scancel_leaves_nothing_not_even_a_stray(cluster: Cluster) -> None:
     job = cluster.submit(f"{step} & sleep 1000 & wait", "--nodes=2", "--exclusive")
     eventually(beat.exists, 10)
     cluster.ask("exec", "scancel", job)
-    eventually(lambda: not cluster.processes("n1") and not cluster.processes("n2"), 15)
+    eventually(lambda: not cluster.processes("n1") + cluster.processes("n2"), 30, cluster)
     eventually(lambda: cluster.state(job) == "CANCELLED", 10)
 
 
