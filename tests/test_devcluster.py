@@ -62,8 +62,9 @@ class Cluster:
         return shown.split("JobState=")[1].split()[0]
 
     def processes(self, node: str) -> list[str]:
-        """What runs on a node besides its init, slurmd and the question itself."""
-        lines = self.ask("exec", "-n", node, "ps", "-eo", "args", "--no-headers").splitlines()
+        """What runs on a node besides its init, slurmd and the question itself; a zombie has ended, it waits for init."""
+        shown = self.ask("exec", "-n", node, "ps", "-eo", "args", "--no-headers").splitlines()
+        lines = [line for line in shown if not line.endswith("<defunct>")]
         return [
             line for line in lines if "__boot" not in line and line != "slurmd -D" and not line.startswith("ps -eo")
         ]
