@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.text import Text
+    from collections.abc import Mapping
 
     from dynamo_mlperf.site import Site
-    from dynamo_mlperf.topology.plan import Plan, Worker
+    from dynamo_mlperf.topology.numa import Share
+    from dynamo_mlperf.topology.picture import PlanFacts
+    from dynamo_mlperf.topology.plan import Plan
     from dynamo_mlperf.topology.spec import Topology
 
-_COLOURS = {"prefill": "cyan", "decode": "magenta", "aggregated": "green"}
-_IDLE, _HEAD = "·", "-"
+_INDENTED_WORKERS = 2000
+"""JSON of more workers than this comes on one line: Python indents slowly."""
 
 
 @click.command(name="plan")
@@ -25,7 +26,10 @@ _IDLE, _HEAD = "·", "-"
 @click.option("--site", help="Site file: a name or a path; default: the file's site, then $DYNAMO_MLPERF_SITE.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--fix-batch", is_flag=True, help="Rewrite the #SBATCH lines that disagree with the plan.")
-def command(file: Path, nodes: int | None, site: str | None, *, as_json: bool, fix_batch: bool) -> None:
+@click.option("--svg", type=click.Path(path_type=Path), help="Also draw the plan into this SVG file.")
+def command(
+    file: Path, nodes: int | None, site: str | None, svg: Path | None, *, as_json: bool, fix_batch: bool
+) -> None:
     """Show which worker stands on which GPUs, and what does not fit.
 
     Nothing is started. Exit code 2 when FILE has problems or asks for more than its nodes hold.
@@ -33,11 +37,10 @@ def command(file: Path, nodes: int | None, site: str | None, *, as_json: bool, f
     import json
     from dataclasses import replace
 
-    from rich.console import Console
-
     from dynamo_mlperf.errors import ConfigError
-    from dynamo_mlperf.report.terminal import trimmed
     from dynamo_mlperf.site import load_site
+    from dynamo_mlperf.topology.memory import memory_of
+    from dynamo_mlperf.topology.picture import PlanFacts
     from dynamo_mlperf.topology.plan import make_plan, plan_as_json
     from dynamo_mlperf.topology.spec import load_topology
 
@@ -47,24 +50,92 @@ def command(file: Path, nodes: int | None, site: str | None, *, as_json: bool, f
         )
     topology = load_topology(file)
     plan = make_plan(topology, nodes)
+    memory = memory_of(topology, Path.cwd())
     place = load_site(site or topology.site)
+    segment = _segment(plan, topology) if place.segment else None
     if fix_batch:
-        _fix(file, topology, plan)
-    plan = replace(plan, warnings=plan.warnings + _warnings(file, topology, plan, place))
+        _fix(file, topology, plan, segment)
+    plan = replace(plan, warnings=plan.warnings + _warnings(file, topology, plan, place, segment))
+    notes, shares = _notes(topology, plan, place), _shares(plan, place)
+    if svg is not None:
+        _draw(svg, topology, plan)
     if as_json:
-        click.echo(json.dumps(plan_as_json(plan), indent=2))
+        value = plan_as_json(plan) | {
+            "memory": [role.as_json() for role in memory],
+            "cores": [
+                {"worker": name, "node": node, "cores": share.core_list, "memory_gib": share.memory_gib}
+                for (name, node), share in shares.items()
+            ],
+            "notes": notes,
+        }
+        click.echo(json.dumps(value, indent=2 if len(plan.workers) <= _INDENTED_WORKERS else None))
         return
+    _show(topology, plan, PlanFacts(memory, notes, shares))
+
+
+def _show(topology: Topology, plan: Plan, facts: PlanFacts) -> None:
+    from rich.console import Console
+
+    from dynamo_mlperf.cli.plan_picture import show_plan
+    from dynamo_mlperf.report.terminal import trimmed
+
     console = Console(highlight=False)
     with trimmed(console):
-        show_plan(console, topology, plan)
+        show_plan(console, topology, plan, facts)
 
 
-def _fix(file: Path, topology: Topology, plan: Plan) -> None:
+def _draw(svg: Path, topology: Topology, plan: Plan) -> None:
+    from dynamo_mlperf.cli.plan_picture import summary_of, title_of
+    from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.files import write_atomic
+    from dynamo_mlperf.topology.picture import as_svg
+
+    if svg.is_dir():
+        raise ConfigError(f"--svg {svg} is a directory", f"--svg {svg / 'plan.svg'}")
+    if svg.exists() and not svg.is_file():
+        raise ConfigError(f"--svg {svg} is a device or pipe, not a file", "--svg plan.svg")
+    if not svg.absolute().parent.is_dir():
+        raise ConfigError(f"--svg {svg}: there is no directory {svg.parent}", f"mkdir -p {svg.parent}")
+    write_atomic(svg.resolve(), as_svg(plan, f"{plan.name}: {title_of(topology, plan)}", summary_of(topology, plan)))
+    click.echo(f"{svg}: written", err=True)
+
+
+def _shares(plan: Plan, site: Site) -> Mapping[tuple[str, int], Share]:
+    from dynamo_mlperf.site import core_numbers
+    from dynamo_mlperf.topology.numa import NumaArea, shares_of
+
+    return shares_of(
+        plan, [NumaArea(tuple(core_numbers(area.cores)), tuple(area.gpus), area.memory_gib) for area in site.numa]
+    )
+
+
+def _segment(plan: Plan, topology: Topology) -> int | None:
+    """Nodes of one NVLink domain that the job needs at a time; None where it needs none, or Slurm cannot be asked."""
+    from dynamo_mlperf.slurm.submission import segment_of
+
+    return segment_of(len(plan.nodes), topology.nodes.nvlink_domain)
+
+
+def _notes(topology: Topology, plan: Plan, site: Site) -> list[str]:
+    """What is not asked of Slurm though the plan counts on it."""
+    domain, nodes = topology.nodes.nvlink_domain or 1, len(plan.nodes)
+    if domain == 1 or nodes == 1:
+        return []
+    wanted = f"the plan counts on NVLink domains of {domain} nodes"
+    if _segment(plan, topology) is None:
+        return [f"{wanted}, but Slurm cannot be asked for them: --segment has to divide the {nodes} nodes of the job"]
+    if not site.segment:
+        lacks = f"site {site.name} has no `segment: true`"
+        return [f"{wanted}, and domain placement is not asked for: {lacks}; Slurm may spread the job over domains"]
+    return []
+
+
+def _fix(file: Path, topology: Topology, plan: Plan, segment: int | None) -> None:
     from dynamo_mlperf.files import write_atomic
     from dynamo_mlperf.topology.batch import fix_batch_lines
 
     before = file.read_text()
-    after = fix_batch_lines(before, topology, plan, shipped=_is_shipped(file))
+    after = fix_batch_lines(before, topology, plan, shipped=_is_shipped(file), segment=segment)
     if after == before:
         click.echo(f"{file}: the #SBATCH lines agree with the plan", err=True)
         return
@@ -80,16 +151,16 @@ def _is_shipped(file: Path) -> bool:
     return file.resolve().parent in {package.parent / "topologies", package / "shipped" / "topologies"}
 
 
-def _warnings(file: Path, topology: Topology, plan: Plan, site: Site) -> tuple[str, ...]:
+def _warnings(file: Path, topology: Topology, plan: Plan, site: Site, segment: int | None) -> tuple[str, ...]:
     from dynamo_mlperf.topology.batch import batch_differences, ignored_batch_lines
 
     text = file.read_text()
-    differences = batch_differences(text, topology, plan, shipped=_is_shipped(file))
+    differences = batch_differences(text, topology, plan, shipped=_is_shipped(file), segment=segment)
     agrees = len(plan.nodes) == topology.nodes.count
     way_out = (
         f"`dynamo-mlperf plan --fix-batch {file}` corrects it"
         if agrees
-        else f"submit with sbatch --nodes={len(plan.nodes)}"
+        else f"submit with sbatch --nodes={len(plan.nodes)} {file} --nodes {len(plan.nodes)}"
     )
     found = [f"{difference.text}; {way_out}" for difference in differences]
     found += [f"line {number}: Slurm ignores #SBATCH after the first YAML line" for number in ignored_batch_lines(text)]
@@ -100,8 +171,7 @@ def _warnings(file: Path, topology: Topology, plan: Plan, site: Site) -> tuple[s
 
 def _refusals(topology: Topology, plan: Plan) -> tuple[str, ...]:
     """Why `run` would refuse what can be planned, each with what to do."""
-    from dynamo_mlperf.errors import ConfigError
-    from dynamo_mlperf.job.measurement import decide_settings, read_data_set
+    from dynamo_mlperf.errors import ConfigError, SetupError
     from dynamo_mlperf.serving.workers import check_launchable
 
     def launch() -> None:
@@ -110,13 +180,15 @@ def _refusals(topology: Topology, plan: Plan) -> tuple[str, ...]:
     def measure() -> None:
         directory = topology.resolve(Path.cwd()).dataset
         if directory is None or directory.exists():
-            decide_settings(topology, len(read_data_set(topology, Path.cwd())))
+            from dynamo_mlperf.job.workload import check_workload
+
+            check_workload(topology, Path.cwd())
 
     found = []
     for look in (launch, measure):
         try:
             look()
-        except ConfigError as problem:
+        except (ConfigError, SetupError) as problem:
             found.append(f"run refuses this: {problem.what}; {problem.action}")
     return tuple(found)
 
@@ -130,104 +202,3 @@ def _place_warnings(topology: Topology, site: Site) -> tuple[str, ...]:
     if site.shared_path and not package.is_relative_to(Path(site.shared_path).resolve()):
         found.append(f"dynamo-mlperf runs from {package}, outside the site's shared_path; nodes may not see it")
     return tuple(found)
-
-
-def show_plan(console: Console, topology: Topology, plan: Plan) -> None:
-    """Print the plan for people: workers, the grid of nodes and GPUs, the split, idle GPUs, warnings."""
-    console.print(
-        f"[bold]{plan.name}[/bold]: {plan.split.workers} on {len(plan.nodes)} x {plan.nodes[0].gpus} {_unit(topology)}"
-    )
-    console.print(_table(plan))
-    console.print(_grid(topology, plan))
-    for line in _summary(topology, plan):
-        console.print(line, soft_wrap=True, markup=False)
-    for warning in plan.warnings:
-        console.print(f"[yellow]warning:[/yellow] {_escaped(warning)}", soft_wrap=True)
-
-
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
-def _unit(topology: Topology) -> str:
-    return "GPUs" if topology.device == "cuda" else "GPU slots"
-
-
-def _table(plan: Plan) -> RenderableType:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("node", "worker", "role", "GPUs", "ports"):
-        table.add_column(title)
-    for worker in sorted(plan.workers, key=lambda worker: worker.ranks):
-        table.add_row(
-            _numbers(worker.nodes),
-            worker.name,
-            worker.role,
-            _gpus(worker),
-            f"+{worker.port_offset} to +{worker.port_offset + worker.ports - 1}",
-            style=_COLOURS[worker.role],
-        )
-    return table
-
-
-def _gpus(worker: Worker) -> str:
-    if len(worker.nodes) > 1:
-        return f"all ({len(worker.ranks)})"
-    return _numbers([slot.gpu for slot in worker.ranks])
-
-
-def _numbers(values: list[int] | tuple[int, ...]) -> str:
-    """`0`, `0-3`: both ascending and without gaps."""
-    return str(values[0]) if len(values) == 1 else f"{values[0]}-{values[-1]}"
-
-
-def _grid(topology: Topology, plan: Plan) -> Text:
-    """One row per node, one cell per GPU: the letter of its role and the number of its worker."""
-    from rich.text import Text
-
-    from dynamo_mlperf.topology.spec import ROLE_LETTERS
-
-    owner = {slot: worker for worker in plan.workers for slot in worker.ranks}
-    width = 1 + max(len(str(worker.index)) for worker in plan.workers)
-    at = {(slot.node, slot.gpu): worker for slot, worker in owner.items()}
-    grid = Text()
-    for node in plan.nodes:
-        grid.append(f"node {node.position:<4}")
-        for gpu in range(node.gpus):
-            worker = at.get((node.position, gpu))
-            free = _HEAD if node.position < topology.nodes.count - topology.worker_nodes else _IDLE
-            cell = f"{ROLE_LETTERS[worker.role]}{worker.index}" if worker else free
-            grid.append(f" {cell:<{width}}", style=f"bold {_COLOURS[worker.role]}" if worker else "dim")
-        grid.append("  head\n" if node.position == plan.head_node else "\n")
-    return grid
-
-
-def _summary(topology: Topology, plan: Plan) -> list[str]:
-    split, total = plan.split, sum(node.gpus for node in plan.nodes)
-    unit = _unit(topology)
-    if split.aggregated_gpus is None:
-        used = split.prefill_gpus + split.decode_gpus
-        share = round(100 * split.prefill_gpus / used)
-        by_gpus = f"{split.prefill_gpus} prefill, {split.decode_gpus} decode ({share}:{100 - share})"
-    else:
-        used, by_gpus = split.aggregated_gpus, f"{split.aggregated_gpus} aggregated"
-    frontends = f"{len(plan.frontends)} on node {plan.head_node}, at +{plan.frontends[0].port_offset}"
-    return [
-        f"by GPUs     {by_gpus}, {used} of {total} {unit}",
-        f"by workers  {split.workers}",
-        f"idle        {_idle(plan)}",
-        f"frontends   {frontends}",
-        f"ports       {plan.ports_needed} from the base that the job picks",
-    ]
-
-
-def _idle(plan: Plan) -> str:
-    """`node 0 GPU 3, node 2 GPUs 0-3`: the idle GPUs of a node are its last ones."""
-    by_node: dict[int, list[int]] = {}
-    for slot in plan.idle_gpus:
-        by_node.setdefault(slot.node, []).append(slot.gpu)
-    return ", ".join(f"node {n} GPU{'s' if len(g) > 1 else ''} {_numbers(g)}" for n, g in by_node.items()) or "none"

@@ -164,7 +164,9 @@ def _tokens(number: int, line: str) -> Iterator[tuple[int, int, str]]:
         at = token.end()
 
 
-def batch_differences(text: str, topology: Topology, plan: Plan, *, shipped: bool = False) -> tuple[Difference, ...]:
+def batch_differences(
+    text: str, topology: Topology, plan: Plan, *, shipped: bool = False, segment: int | None = None
+) -> tuple[Difference, ...]:
     """Where the `#SBATCH` lines and the plan disagree.
 
     Args:
@@ -172,6 +174,7 @@ def batch_differences(text: str, topology: Topology, plan: Plan, *, shipped: boo
         topology: What it says.
         plan: Its plan.
         shipped: Whether the file is one that others copy: it then names no partition, account or node.
+        segment: Nodes of one NVLink domain to ask Slurm for; None where it is not to be asked.
 
     Raises:
         ConfigError: A quote is not closed.
@@ -181,7 +184,7 @@ def batch_differences(text: str, topology: Topology, plan: Plan, *, shipped: boo
     if not (lines[0].startswith("#!") and "dynamo-mlperf" in lines[0]):
         adds = not lines[0].startswith("#!")
         found.append(Difference("shebang", 0 if adds else 1, SHEBANG, "" if adds else lines[0], SHEBANG))
-    for change in _changes(batch_directives(text), topology, plan, shipped=shipped):
+    for change in _changes(batch_directives(text), topology, plan, shipped=shipped, segment=segment):
         at = change.directive
         if at is None:
             found.append(Difference(change.option, 0, change.wanted, "", f"{_MAGIC} {change.wanted}"))
@@ -192,13 +195,15 @@ def batch_differences(text: str, topology: Topology, plan: Plan, *, shipped: boo
     return tuple(found)
 
 
-def fix_batch_lines(text: str, topology: Topology, plan: Plan, *, shipped: bool = False) -> str:
+def fix_batch_lines(
+    text: str, topology: Topology, plan: Plan, *, shipped: bool = False, segment: int | None = None
+) -> str:
     """The file with batch lines that agree with the plan; every other line stays as it is.
 
     Raises:
         ConfigError: A quote is not closed.
     """
-    changes = _changes(batch_directives(text), topology, plan, shipped=shipped)
+    changes = _changes(batch_directives(text), topology, plan, shipped=shipped, segment=segment)
     lines: list[str | None] = list(text.split("\n"))
     replaced = [change for change in changes if change.directive is not None]
     for change in sorted(replaced, key=lambda change: -change.directive.start if change.directive else 0):
@@ -226,9 +231,16 @@ def _rewritten(line: str, change: _Change) -> str:
     return "" if new == _MAGIC else new
 
 
-def _changes(directives: Sequence[Directive], topology: Topology, plan: Plan, *, shipped: bool) -> list[_Change]:
+def _changes(
+    directives: Sequence[Directive], topology: Topology, plan: Plan, *, shipped: bool, segment: int | None
+) -> list[_Change]:
     last = {directive.option: directive for directive in directives}
-    changes = [*_nodes(last, len(plan.nodes)), *_gpus(last, topology.nodes.gpus), *_requeue(last)]
+    changes = [
+        *_nodes(last, len(plan.nodes)),
+        *_gpus(last, topology.nodes.gpus),
+        *_requeue(last),
+        *_segment(last, segment),
+    ]
     if shipped:
         changes += [
             _Change(directive.option, directive, "") for directive in directives if directive.option in _SITE_OPTIONS
@@ -275,6 +287,12 @@ def _requeue(last: dict[str, Directive]) -> Iterator[_Change]:
         yield _Change("no-requeue", last["requeue"], "--no-requeue")
     elif "no-requeue" not in last:
         yield _Change("no-requeue", None, "--no-requeue")
+
+
+def _segment(last: dict[str, Directive], segment: int | None) -> Iterator[_Change]:
+    given = last.get("segment")
+    if segment is not None and (given is None or given.value != str(segment)):
+        yield _Change("segment", given, f"--segment={segment}")
 
 
 def _position(directive: Directive) -> tuple[int, int]:

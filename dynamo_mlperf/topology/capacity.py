@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 from math import gcd
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from dynamo_mlperf.errors import CapacityError, ConfigError
 from dynamo_mlperf.topology.layout import Ground, ground_of
 from dynamo_mlperf.topology.spec import MAX_NODES, ROLE_LETTERS
 
 if TYPE_CHECKING:
-    from dynamo_mlperf.topology.packing import Frontier
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
     from dynamo_mlperf.topology.spec import Role, Topology
 
 _SHOWN_COUNTS = 2
+_TRIED_COUNTS = 64
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ def _holds(ground: Ground, workers: tuple[int, ...]) -> bool:
 
 
 def fewest_nodes(topology: Topology) -> int | None:
-    """The smallest node count that holds the topology's workers, or None when 1024 do not.
+    """The smallest node count that holds the topology's workers, or None when `MAX_NODES` do not.
 
     More nodes never hold less, so the count is found by halving.
     """
@@ -77,7 +84,7 @@ def fewest_nodes(topology: Topology) -> int | None:
     while not fits(topology, high):
         if high >= MAX_NODES:
             return None
-        low, high = high, high * 2
+        low, high = high, min(high * 2, MAX_NODES)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(topology, middle) else (middle, high)
@@ -86,7 +93,7 @@ def fewest_nodes(topology: Topology) -> int | None:
 
 def nearest_plans(topology: Topology) -> tuple[Hint, ...]:
     """Plans near a topology that does not fit, each of which does: fewer workers, another split, more nodes."""
-    table, workers, nodes = ground_of(topology).frontier, workers_of(topology), topology.nodes.count
+    table, workers, nodes = ground_of(topology).frontier.table(), workers_of(topology), topology.nodes.count
     found = _fewer(table, workers) + _other_splits(topology, table, workers)
     here = _counted(nodes)
     hints = [Hint(counts, nodes, f"{split_text(topology, counts)} on {here}") for counts in dict.fromkeys(found)]
@@ -96,31 +103,36 @@ def nearest_plans(topology: Topology) -> tuple[Hint, ...]:
     return tuple(hints)
 
 
-def _fewer(table: Frontier, workers: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _fewer(table: NDArray[np.int64], workers: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """`table[a]`: most workers of the second role beside `a` of the first."""
+    most_first = len(table) - 1
     if len(workers) == 1:
-        return [(table.most_first,)] if table.most_first else []
+        return [(most_first,)] if most_first else []
     first, second = workers
-    beside = table.most_second(first)
+    beside = int(table[first]) if first <= most_first else 0
     found: list[tuple[int, ...]] = [(first, beside)] if beside >= 1 else []
-    most = next((a for a in range(min(first, table.most_first), 0, -1) if table.holds(a, second)), 0)
+    most = int(np.flatnonzero(table[: first + 1] >= second)[-1]) if table[0] >= second else 0
     return [*found, (most, second)] if most else found
 
 
-def _other_splits(topology: Topology, table: Frontier, workers: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _other_splits(topology: Topology, table: NDArray[np.int64], workers: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The nearest split with as many workers, else the nearest of those that use most GPUs."""
     if len(workers) == 1:
         return []
     first, second = workers
+    counts = np.arange(len(table), dtype=np.int64)
+    same = counts[1 : first + second][table[1 : first + second] >= first + second - counts[1 : first + second]]
+    if len(same):
+        near = int(same[np.argmin(np.abs(same - first))])
+        return [(near, first + second - near)]
     sizes = [role.gpus for _name, role in topology.roles.present()]
-    same = [(a, first + second - a) for a in range(1, first + second) if table.holds(a, first + second - a)]
-    if same:
-        return [min(same, key=lambda pair: (abs(pair[0] - first), pair))]
-    full = [(a, table.most_second(a)) for a in range(1, table.most_first + 1) if table.most_second(a) >= 1]
-
-    def rank(pair: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
-        return -(pair[0] * sizes[0] + pair[1] * sizes[1]), abs(pair[0] - first) + abs(pair[1] - second), pair
-
-    return [min(full, key=rank)] if full else []
+    both = counts[1:][table[1:] >= 1]
+    if not len(both):
+        return []
+    used = both * sizes[0] + table[both] * sizes[1]
+    full = both[used == used.max()]
+    best = int(full[np.argmin(np.abs(full - first) + np.abs(table[full] - second))])
+    return [(best, int(table[best]))]
 
 
 def capacity_error(topology: Topology) -> CapacityError:
@@ -152,8 +164,11 @@ def scaled(topology: Topology, nodes: int) -> Topology:
     A dedicated head stays one node; the others scale.
 
     Raises:
-        ConfigError: The proportion leaves no whole number of workers; the error names node counts that work.
+        ConfigError: The proportion leaves no whole number of workers (the error names node counts that work), or the
+            node count is none that can be planned.
     """
+    if not 1 <= nodes <= MAX_NODES:
+        raise ConfigError(f"{topology.name}: wanted 1 to {MAX_NODES} nodes, got {nodes}", "another --nodes")
     counts = _in_proportion(topology, nodes)
     if counts is not None:
         return with_workers(topology, counts, nodes)
@@ -178,11 +193,19 @@ def _working_counts(topology: Topology, near: int) -> list[int]:
     """Node counts whose plans fit, the nearest below and above `near`."""
     head = topology.nodes.count - topology.worker_nodes
     step = topology.worker_nodes // gcd(topology.worker_nodes, *workers_of(topology))
-    candidates = range(head + step, max(near, topology.nodes.count) + step * (_SHOWN_COUNTS + 1), step)
-    working = []
-    for nodes in candidates:
-        counts = _in_proportion(topology, nodes)
-        if counts is not None and fits(with_workers(topology, counts, nodes)):
-            working.append(nodes)
-    below = [nodes for nodes in working if nodes < near][-_SHOWN_COUNTS:]
-    return below + [nodes for nodes in working if nodes > near][:_SHOWN_COUNTS]
+    start = head + max(0, near - head) // step * step
+    below = _fitting(topology, range(start, head, -step))
+    above = _fitting(topology, range(start + step, MAX_NODES + 1, step))
+    return sorted([*below, *above])
+
+
+def _fitting(topology: Topology, nodes: Iterable[int]) -> list[int]:
+    """The first node counts of these whose plans fit; what does not after many tries is taken not to fit at all."""
+    found: list[int] = []
+    for count in islice(nodes, _TRIED_COUNTS):
+        workers = _in_proportion(topology, count)
+        if workers is not None and fits(with_workers(topology, workers, count)):
+            found.append(count)
+        if len(found) == _SHOWN_COUNTS:
+            break
+    return found

@@ -23,6 +23,7 @@ Place = tuple[str | int, ...]
 
 _MAX_BYTES = 1_000_000
 _MAX_VALUES = 20_000
+_MAX_DEPTH = 32
 
 _TAG = "tag:yaml.org,2002:"
 _AMBIGUOUS = re.compile(
@@ -82,6 +83,17 @@ class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the scalar types of YAML 1.2's core schema."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own class-level registry
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """PyYAML recurses into every node: too many levels are refused where they begin."""
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, f"nested more than {_MAX_DEPTH} deep", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 _Loader.add_implicit_resolver(f"{_TAG}bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
@@ -154,7 +166,7 @@ def parse_document(text: str, path: Path) -> Document:
         raise ConfigError(f"{path}{_at(error)}: {_sentence(error)}", "correct the YAML on that line") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: {error}", "save the file as plain text") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: {error}", "write plain values") from error
     return Document(path=path, text=text, value=value, lines=walk.lines, problems=walk.problems)
 

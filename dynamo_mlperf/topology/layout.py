@@ -6,14 +6,16 @@ would stay empty, workers of one role that crowd on a node without the other rol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.topology.packing import Frontier, Room, frontier, spread_crowds
+from dynamo_mlperf.topology.domains import MixedFrontier
+from dynamo_mlperf.topology.packing import Frontier, Room, spread_crowds
+from dynamo_mlperf.topology.rows import RowFrontier
 
 if TYPE_CHECKING:
     from dynamo_mlperf.topology.spec import Topology
@@ -57,30 +59,41 @@ class Ground:
     @cached_property
     def frontier(self) -> Frontier:
         """What these nodes can hold."""
-        return frontier([self._room(len(nodes)) for nodes in self.bins], len(self.positions) * self.gpus // self.first)
+        sizes = [len(nodes) for nodes in self.bins]
+        wide, small = max(self.first, self.second), min(self.first, self.second)
+        if self.whole_nodes and small <= self.gpus:
+            return MixedFrontier(sizes, wide // self.gpus, self.gpus // small, wide_first=self.first == wide)
+        rooms = {size: self._room(size) for size in set(sizes)}
+        return RowFrontier([rooms[size] for size in sizes])
 
     def _room(self, nodes: int) -> Room:
-        if not self.whole_nodes:
-            return tuple((self.gpus - a * self.first) // self.second for a in range(self.gpus // self.first + 1))
-        most = self._fit(nodes, self.first)
-        return tuple(self._fit(nodes - self._taken(a, self.first), self.second) for a in range(most + 1))
-
-    def _fit(self, nodes: int, size: int) -> int:
-        """Workers of `size` GPUs on that many free nodes of one domain."""
-        return nodes // (size // self.gpus) if size > self.gpus else nodes * (self.gpus // size)
-
-    def _taken(self, workers: int, size: int) -> int:
-        """Nodes that these workers leave nothing of for a worker of whole nodes."""
-        return workers * size // self.gpus if size > self.gpus else -(-workers // (self.gpus // size))
+        """A node, or a domain of that many nodes where both roles take whole nodes."""
+        there = nodes * self.gpus
+        return tuple((there - a * self.first) // self.second for a in range(there // self.first + 1))
 
     def place(self, first: int, second: int) -> tuple[list[Slots], list[Slots]]:
-        """The GPUs of each worker, by role, ascending; the frontier must hold that many."""
+        """The GPUs of each worker, by role, ascending; the frontier must hold that many.
+
+        What one NVLink domain can hold is put into one: the first that can.
+        """
+        alone = next((domain for domain in self._domains() if domain.frontier.holds(first, second)), None)
+        if alone is not None:
+            return alone.place(first, second)
         placed: tuple[list[Slots], list[Slots]] = ([], [])
         for nodes, (a, b) in zip(self.bins, self._counts(first, second), strict=True):
             here = self._in_domain(nodes, a, b) if self.whole_nodes else self._on_node(nodes.start, a, b)
             for role, workers in zip(placed, here, strict=True):
                 role.extend(workers)
         return sorted(placed[0]), sorted(placed[1])
+
+    def _domains(self) -> Iterator[Ground]:
+        """The first domain, the second, and the last, where there are several: between them all are alike."""
+        ends = self.positions.start // self.domain, (self.positions.stop - 1) // self.domain
+        if self.domain == 1 or ends[0] == ends[1]:
+            return
+        for number in sorted({ends[0], ends[0] + 1, ends[1]}):
+            start, stop = number * self.domain, (number + 1) * self.domain
+            yield replace(self, positions=range(max(start, self.positions.start), min(stop, self.positions.stop)))
 
     def _counts(self, first: int, second: int) -> Sequence[tuple[int, int]]:
         """How many workers of each role each bin holds."""
@@ -102,7 +115,7 @@ class Ground:
 
     def _in_domain(self, nodes: range, first: int, second: int) -> tuple[list[Slots], list[Slots]]:
         """Workers of whole nodes take the first nodes of the domain, smaller ones are spread over the others."""
-        wide = sum(self._taken(count, size) for count, size in self._sizes(first, second) if size > self.gpus)
+        wide = sum(count * size // self.gpus for count, size in self._sizes(first, second) if size > self.gpus)
         free = iter([(node, gpu) for node in nodes[:wide] for gpu in range(self.gpus)])
         first_role, second_role = (
             [tuple(islice(free, size)) for _ in range(count)]

@@ -1,91 +1,106 @@
-"""Exact packing of two kinds of things into bins.
+"""Exact packing of two kinds of things into bins: what is common to every row of bins.
 
 A bin says how many of the second kind fit beside each number of the first kind (`Room`). That covers workers on
-nodes as well as multi-node workers in NVLink domains. The search is exact: it finds a packing whenever one exists,
-and one table answers for every number of the first kind at once.
+nodes as well as multi-node workers in NVLink domains. The search is exact: it finds a packing whenever one exists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 Room = tuple[int, ...]
 """`room[a]`: how many of the second kind fit into a bin that holds `a` of the first; not increasing, never empty."""
+Pair = tuple[int, int]
+"""So many of the first and of the second kind."""
 
-_IMPOSSIBLE = -1
+Choices = Callable[[int, int], Iterable[tuple[int, int, int]]]
+"""Of what is left of one kind and of the other: for each number of the one that a bin may take, that number and the
+least and the most of the other beside it."""
+
+IMPOSSIBLE = -1
 _LONELY = 0.5
 """What a decode worker without a prefill worker in its bin costs, in workers away from the even share: enough to pair
 them where there is a choice, too little to crowd a bin for it."""
 
 
-@dataclass(frozen=True)
-class Frontier:
-    """What a row of bins can hold.
+class Frontier(ABC):
+    """What bins can hold.
 
     Attributes:
-        rooms: The bins.
-        layers: `layers[i][a]`: most of the second kind beside exactly `a` of the first in the first `i` bins,
-            -1 where `a` does not fit; shape (bins + 1, most of the first kind + 1).
+        most_first: Most of the first kind that fits when there is none of the second.
     """
 
-    rooms: tuple[Room, ...]
-    layers: NDArray[np.int32]
+    most_first: int
 
-    @property
-    def most_first(self) -> int:
-        """Most of the first kind that fits when there is none of the second."""
-        return int(np.nonzero(self.layers[-1] >= 0)[0][-1])
-
+    @abstractmethod
     def most_second(self, first: int) -> int:
         """Most of the second kind beside `first` of the first kind; -1 when `first` alone do not fit."""
-        return int(self.layers[-1][first]) if first < self.layers.shape[1] else _IMPOSSIBLE
 
-    def holds(self, first: int, second: int) -> bool:
-        """Whether that many of both kinds fit."""
-        return self.most_second(first) >= second
+    @abstractmethod
+    def table(self) -> NDArray[np.int64]:
+        """`most_second` of 0 to `most_first`; it never increases."""
 
-    def spread(self, first: int, second: int) -> tuple[tuple[int, int], ...]:
+    @abstractmethod
+    def spread(self, first: int, second: int) -> tuple[Pair, ...]:
         """How many of each kind each bin holds, as even as an exact fit allows; of equal bins, empty ones come last.
 
         Args:
             first: Things of the first kind to place.
             second: Things of the second kind to place; `holds(first, second)` must be true.
         """
-        chosen = []
-        for bins in range(len(self.rooms), 0, -1):
-            best = self._evenest(bins, first, second)
-            chosen.append(best)
-            first, second = first - best[0], second - best[1]
-        if len(set(self.rooms)) == 1:
-            return tuple(sorted(chosen, key=lambda pair: pair == (0, 0)))
-        return tuple(reversed(chosen))
 
-    def _evenest(self, bins: int, first: int, second: int) -> tuple[int, int]:
-        """What the last of `bins` bins takes, leaving what the others can hold."""
-        below, room = self.layers[bins - 1], self.rooms[bins - 1]
-        share = (first / bins, second / bins)
-        return min(
-            (_unevenness((a, b), share), (a, b))
-            for a in range(min(len(room) - 1, first) + 1)
-            for b in range(min(room[a], second) + 1)
-            if below[first - a] >= second - b
-        )[1]
+    def holds(self, first: int, second: int) -> bool:
+        """Whether that many of both kinds fit."""
+        return self.most_second(first) >= second
 
 
-def frontier(rooms: Sequence[Room], limit: int) -> Frontier:
-    """The table for `rooms`, for up to `limit` of the first kind."""
-    layers = np.full((len(rooms) + 1, limit + 1), _IMPOSSIBLE, dtype=np.int32)
-    layers[0, 0] = 0
-    for index, room in enumerate(rooms):
-        before, after = layers[index], layers[index + 1]
-        for a, b in enumerate(room[: limit + 1]):
-            reached = before[: limit + 1 - a]
-            np.maximum(after[a:], np.where(reached >= 0, reached + b, _IMPOSSIBLE), out=after[a:])
-    return Frontier(tuple(rooms), layers)
+def fill(ranges: Sequence[Choices], outer: int, inner: int, *, swapped: bool = False) -> list[Pair]:
+    """What each bin holds, the last one decided first, each as near the even share of what is left as can be.
+
+    Args:
+        ranges: What each bin may take.
+        outer: Things of the kind that `ranges` go through.
+        inner: Things of the other kind.
+        swapped: Whether the outer kind is the second.
+
+    Returns:
+        Numbers of the first and of the second kind, in the order of decision: the last bin's first.
+    """
+    chosen = []
+    for bins in range(len(ranges), 0, -1):
+        best = evenest(ranges[bins - 1](outer, inner), (outer / bins, inner / bins), swapped=swapped)
+        chosen.append(best)
+        outer, inner = outer - best[swapped], inner - best[not swapped]
+    return chosen
+
+
+def evenest(choices: Iterable[tuple[int, int, int]], share: tuple[float, float], *, swapped: bool = False) -> Pair:
+    """The pair nearest to the share of each kind that is allowed; `share` stands in the order of the choices."""
+
+    def pairs() -> Iterator[Pair]:
+        for a, least, most in choices:
+            for b in near(share[1], least, most):
+                yield (b, a) if swapped else (a, b)
+
+    wanted = (share[1], share[0]) if swapped else share
+    return min((_unevenness(pair, wanted), pair) for pair in pairs())[1]
+
+
+def near(share: float, least: int, most: int) -> set[int]:
+    """The whole numbers from `least` to `most` that can be the best ones: those nearest to the share, and the least."""
+    if least > most:
+        return set()
+    return {least, *(min(max(value, least), most) for value in (math.floor(share), math.ceil(share)))}
+
+
+def empties_last(held: Iterable[Pair]) -> list[Pair]:
+    """The same with empty bins at the end."""
+    return sorted(held, key=lambda pair: pair == (0, 0))
 
 
 def spread_crowds(held: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

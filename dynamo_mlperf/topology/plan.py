@@ -6,7 +6,7 @@ Hostnames are bound to node positions, and a base port to the port offsets, insi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynamo_mlperf.topology.capacity import (
     capacity_error,
@@ -16,6 +16,7 @@ from dynamo_mlperf.topology.capacity import (
     split_text,
     workers_of,
 )
+from dynamo_mlperf.topology.engines import pair_warnings
 from dynamo_mlperf.topology.layout import Slots, ground_of
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ WORKER_PORTS = 8
 PORTS_PER_RANK = 2
 
 
-@dataclass(frozen=True, order=True)
-class Slot:
+class Slot(NamedTuple):
     """One GPU (or, on CPUs, the place of one rank) of one node position."""
 
     node: int
@@ -116,7 +116,7 @@ class Plan:
         nodes: All nodes, a dedicated head's included.
         workers: All workers, prefill first, then by index.
         idle_gpus: GPUs of no worker.
-        frontends: All frontends, on the head's node.
+        frontends: All frontends, on the head's node; none where workers answer by themselves.
         split: GPUs and workers by role.
         head_node: Position of the node of store, frontends and load client.
         ports_needed: Ports of the whole plan; offsets are 0 to this, exclusive, and never shared, as virtual nodes
@@ -147,9 +147,8 @@ def make_plan(topology: Topology, nodes: int | None = None) -> Plan:
         raise capacity_error(topology)
     counts = workers_of(topology)
     placed = ground_of(topology).place(counts[0], counts[1] if len(counts) > 1 else 0)
-    frontends = tuple(
-        Frontend(index, HEAD_NODE, STORE_PORTS + index * FRONTEND_PORTS) for index in range(topology.frontends.count)
-    )
+    count = topology.frontends.count if topology.server == "dynamo" else 0
+    frontends = tuple(Frontend(index, HEAD_NODE, STORE_PORTS + index * FRONTEND_PORTS) for index in range(count))
     workers, ports_needed = _number(topology, placed, STORE_PORTS + len(frontends) * FRONTEND_PORTS)
     plan_nodes = tuple(NodePlan(position, topology.nodes.gpus) for position in range(topology.nodes.count))
     used = {slot for worker in workers for slot in worker.ranks}
@@ -173,7 +172,7 @@ def _number(topology: Topology, placed: tuple[list[Slots], list[Slots]], port: i
     for (name, role), groups in zip(topology.roles.present(), placed, strict=False):
         ports = WORKER_PORTS + PORTS_PER_RANK * role.tensor_parallel * role.data_parallel
         for index, group in enumerate(groups):
-            workers.append(Worker(name, index, tuple(Slot(*slot) for slot in group), port, ports))
+            workers.append(Worker(name, index, tuple(map(Slot._make, group)), port, ports))
             port += ports
     return tuple(workers), port
 
@@ -205,14 +204,7 @@ def _warnings(topology: Topology, workers: tuple[Worker, ...]) -> tuple[str, ...
         ranks = role.tensor_parallel * role.data_parallel
         if topology.engine == "vllm" and ranks != role.gpus:
             found.append(f"roles.{name}: vllm starts {ranks} ranks per worker, on {role.gpus} GPUs by this plan")
-    prefill, decode = topology.roles.prefill, topology.roles.decode
-    if topology.engine == "vllm" and prefill and decode:
-        degrees = sorted((prefill.tensor_parallel, decode.tensor_parallel))
-        if degrees[1] % degrees[0]:
-            found.append(
-                f"tensor_parallel {prefill.tensor_parallel} (prefill) and {decode.tensor_parallel} (decode): "
-                "vllm moves KV cache only between degrees of which one divides the other"
-            )
+    found += pair_warnings(topology)
     return tuple(found)
 
 

@@ -11,6 +11,8 @@ from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
 _LAUNCHER = "the launcher sets it"
 _DEGREE = "a worker takes exactly tensor_parallel x data_parallel GPUs"
+_NO_CACHING = "MLPerf forbids caching across queries, so the launcher always turns it off"
+_OPTIONS = "write engine options that have no flag under engine_config"
 
 FLAG_OWNERS: Mapping[str, str] = {
     "model": "model.weights sets it",
@@ -32,6 +34,10 @@ FLAG_OWNERS: Mapping[str, str] = {
     "expert-parallel-size": "expert_parallel sets it",
     "ep": "expert_parallel sets it",
     "ep-size": "expert_parallel sets it",
+    "moe-expert-parallel-size": "expert_parallel sets it",
+    "enable-dp-attention": "data_parallel with expert_parallel sets it",
+    "enable-attention-dp": "data_parallel with expert_parallel sets it",
+    "attn-dp-size": "data_parallel with expert_parallel sets it",
     "pipeline-parallel-size": _DEGREE,
     "pp": _DEGREE,
     "pp-size": _DEGREE,
@@ -40,13 +46,38 @@ FLAG_OWNERS: Mapping[str, str] = {
     "is-prefill-worker": "the role's name (prefill, decode, aggregated) sets it",
     "is-decode-worker": "the role's name (prefill, decode, aggregated) sets it",
     "kv-transfer-config": "the role's name (prefill, decode, aggregated) sets it",
-    "enable-prefix-caching": "MLPerf forbids caching across queries, so the launcher always turns it off",
+    "disaggregation-transfer-backend": "KV cache always moves by NIXL",
+    "enable-prefix-caching": _NO_CACHING,
+    "disable-radix-cache": _NO_CACHING,
+    "mm-processor-cache-gb": _NO_CACHING,
+    "multimodal-embedding-cache-capacity-gb": _NO_CACHING,
+    "multimodal-embedding-cache-publisher": _NO_CACHING,
+    "kv-offloading-size": _NO_CACHING,
+    "kv-offloading-backend": _NO_CACHING,
+    "ec-transfer-config": _NO_CACHING,
+    "connector": _NO_CACHING,
+    "enable-hierarchical-cache": _NO_CACHING,
+    "hicache-storage-backend": _NO_CACHING,
+    "enable-lmcache": _NO_CACHING,
+    "enable-prefix-mm-cache": _NO_CACHING,
+    "disaggregation-decode-enable-radix-cache": _NO_CACHING,
+    "disaggregation-decode-enable-offload-kvcache": _NO_CACHING,
+    "extra-engine-args": _OPTIONS,
+    "override-engine-args": _OPTIONS,
+    "extra-llm-api-options": _OPTIONS,
+    "config": _OPTIONS,
+    "disagg-config": _OPTIONS,
+    "disagg-config-key": _OPTIONS,
     "host": _LAUNCHER,
     "port": _LAUNCHER,
+    "headless": _LAUNCHER,
     "nnodes": _LAUNCHER,
     "node-rank": _LAUNCHER,
     "master-addr": _LAUNCHER,
     "master-port": _LAUNCHER,
+    "dist-init-addr": _LAUNCHER,
+    "nccl-port": _LAUNCHER,
+    "disaggregation-bootstrap-port": _LAUNCHER,
     "namespace": _LAUNCHER,
     "endpoint": _LAUNCHER,
     "request-plane": _LAUNCHER,
@@ -56,11 +87,16 @@ FLAG_OWNERS: Mapping[str, str] = {
 """Engine flags that are not the file's to set, and what sets them."""
 
 _FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
+_LIKE_A_FLAG = re.compile(r"-(?![0-9.])")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN_VARIABLES = re.compile(
-    r"DYN_.*|VLLM_NIXL_SIDE_CHANNEL_.*|VLLM_HOST_IP|CUDA_VISIBLE_DEVICES|ETCD_ENDPOINTS|SLURM_.*"
+    r"DYN_.*|VLLM_NIXL_SIDE_CHANNEL_.*|VLLM_HOST_IP|SGLANG_HOST_IP|SGLANG_VLM_CACHE_SIZE_MB|CUDA_VISIBLE_DEVICES|ETCD_ENDPOINTS|SLURM_.*"
 )
 _SECRET_ENDINGS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS")
+_NO_SECRETS = (
+    "looks like a secret, and this file is recorded with every run; leave it out: weights are staged before engines "
+    "start, and engines start offline, so none of them needs one"
+)
 _MAX_DEPTH = 8
 
 
@@ -68,13 +104,17 @@ def check_flag(flag: str) -> str:
     """`flag` when a role may set it.
 
     Argument parsers take an unambiguous beginning for the whole flag, so beginnings of reserved flags are refused too.
+    vLLM takes `--flag.key value` for one key of a flag's JSON (`vllm/utils/argparse_utils.py`), so what stands before
+    the first dot is held to the same.
 
     Raises:
         ValueError: It is misspelt, or not the file's to set.
     """
     plain = flag.lstrip("-").replace("_", "-")
-    bare = plain.removeprefix("no-")
+    bare = plain.removeprefix("no-").split(".", 1)[0]
     longer = next((name for name in FLAG_OWNERS if bare and name.startswith(bare)), None)
+    if plain.startswith("trtllm."):
+        raise ValueError(f"not a flag to set here: {_OPTIONS}")
     if bare in FLAG_OWNERS:
         raise ValueError(f"not a flag to set here: {FLAG_OWNERS[bare]}")
     if longer is not None:
@@ -109,6 +149,18 @@ def check_flag_value(value: object, depth: int = 0) -> object:
     return value
 
 
+def check_argument(value: object) -> object:
+    """`value` when it can stand behind a flag, and is not taken for another one, which nobody has checked.
+
+    Raises:
+        ValueError: It cannot, or an argument parser would take it for a flag.
+    """
+    for item in value if isinstance(value, list) else (value,):
+        if isinstance(item, str) and _LIKE_A_FLAG.match(item):
+            raise ValueError(f"{item!r} would be taken for a flag; write a flag of the engine as a key of its own")
+    return check_flag_value(value)
+
+
 def check_variable(name: str) -> str:
     """`name` when a role's or site's environment may set it.
 
@@ -120,7 +172,7 @@ def check_variable(name: str) -> str:
     if _OWN_VARIABLES.fullmatch(name):
         raise ValueError(f"not a variable to set here: {_LAUNCHER}")
     if any(part.endswith(_SECRET_ENDINGS) for part in name.upper().split("_")):
-        raise ValueError("looks like a secret, and this file is recorded with every run; set it on the nodes instead")
+        raise ValueError(_NO_SECRETS)
     return name
 
 
@@ -138,17 +190,16 @@ def _no_nul(value: str) -> str:
 
 
 Flag = Annotated[str, AfterValidator(check_flag)]
-FlagValue = Annotated[
-    Any,
-    AfterValidator(check_flag_value),
-    WithJsonSchema({"type": ["string", "integer", "number", "boolean", "array", "object", "null"]}),
-]
+_ANY_VALUE = WithJsonSchema({"type": ["string", "integer", "number", "boolean", "array", "object", "null"]})
+FlagValue = Annotated[Any, AfterValidator(check_argument), _ANY_VALUE]
+OptionValue = Annotated[Any, AfterValidator(check_flag_value), _ANY_VALUE]
 Variable = Annotated[str, AfterValidator(check_variable)]
 VariableValue = Annotated[
     str, BeforeValidator(_variable_value), AfterValidator(_no_nul), WithJsonSchema({"type": ["string", "integer"]})
 ]
 
 Flags = Mapping[Flag, FlagValue]
+Options = Mapping[str, OptionValue]
 FLAGS_HELP = (
     "Engine flags without their dashes. true: `--flag`; false: `--no-flag`; null: left out; a list: several values; "
     "a mapping: compact JSON"

@@ -13,10 +13,11 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dynamo_mlperf.benchmark.rules import Reduction, benchmark, check_scenario
-from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.topology.document import Document, Problem, parse_document, read_document
-from dynamo_mlperf.topology.reserved import FLAGS_HELP, VARIABLES_HELP, Flags, Variables
+from dynamo_mlperf.topology.engines import engine_problems
+from dynamo_mlperf.topology.measuring import Measure, PathText, PositiveFloat, PositiveInt, Reduced, Timeouts
+from dynamo_mlperf.topology.reserved import FLAGS_HELP, VARIABLES_HELP, Flags, Options, Variables
 from dynamo_mlperf.topology.strict import StrictModel, check, refusal
 
 RoleName = Literal["prefill", "decode", "aggregated"]
@@ -24,15 +25,12 @@ ROLE_NAMES: tuple[RoleName, ...] = ("prefill", "decode", "aggregated")
 ROLE_LETTERS: Mapping[str, str] = {"prefill": "P", "decode": "D", "aggregated": "A"}
 """As in xPyD: 4P8D is four prefill and eight decode workers."""
 
-MAX_NODES = 1024
-"""Largest allocation that is planned; the search's table grows with nodes times GPUs."""
+MAX_NODES = 10_000
+"""Largest allocation that is planned; it is planned, or refused with its hints, in seconds."""
 
 _MAX_GPUS = 64
 _MAX_WORKERS = MAX_NODES * _MAX_GPUS
 _MAX_NAME = 80
-_MAX_QPS = 1e6
-_LEAST_S = 0.1
-_KV_FLAGS = ("block-size", "kv-cache-dtype", "dtype")
 
 
 def _safe_name(name: str) -> str:
@@ -47,14 +45,6 @@ def _model_name(name: str) -> str:
     return name
 
 
-def _path_text(path: str) -> str:
-    if not path.strip() or "\0" in path:
-        raise ValueError("wanted a path, got an empty text")
-    if path.startswith("~"):
-        raise ValueError(f"write {path} out: the job may run for another user's home")
-    return path
-
-
 def _no_boolean(version: object) -> object:
     """`true` equals 1 to Python, not to a reader."""
     if isinstance(version, bool):
@@ -62,29 +52,8 @@ def _no_boolean(version: object) -> object:
     return version
 
 
-def _known_benchmark(name: str) -> str:
-    try:
-        return benchmark(name).name
-    except ConfigError as error:
-        raise ValueError(f"{error.what}; {error.action}") from error
-
-
-def _known_scenario(name: str) -> str:
-    try:
-        return check_scenario(name)
-    except ConfigError as error:
-        raise ValueError(f"{error.what}; {error.action}") from error
-
-
-def _available_client(client: str) -> str:
-    if client != "loadgen":
-        raise ValueError(f"{client} is not available in this version; write client: loadgen")
-    return client
-
-
-PositiveInt = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-PathText = Annotated[str, AfterValidator(_path_text)]
+GpuName = Literal["h100", "h200", "b200", "gb200", "b300", "gb300", "mi300x", "mi325x", "mi355x"]
+PrecisionName = Literal["bf16", "fp8", "nvfp4", "mxfp4"]
 
 
 class Nodes(StrictModel):
@@ -95,6 +64,12 @@ class Nodes(StrictModel):
     nvlink_domain: PositiveInt | None = Field(
         default=None,
         description="Consecutive nodes that share one NVLink domain; left out, each node is a domain of its own",
+    )
+    gpu: GpuName | None = Field(
+        default=None, description="What the GPUs are; a plan whose weights do not fit their memory is refused"
+    )
+    gpu_memory_gib: PositiveFloat | None = Field(
+        default=None, description="Memory of each GPU in GiB; left out, what the vendor says of `gpu`"
     )
 
 
@@ -116,6 +91,10 @@ class Model(StrictModel):
 
     name: Annotated[str, AfterValidator(_model_name)] = Field(description="Its name, for people and in requests")
     weights: Weights = Field(description="Where its weights come from")
+    precision: PrecisionName | None = Field(
+        default=None,
+        description="Of the weights, for estimates where they cannot be seen; left out, as the model was published",
+    )
 
 
 class Role(StrictModel):
@@ -132,7 +111,15 @@ class Role(StrictModel):
         default=None, description="GPUs of one worker that the experts are spread over; left out, the engine decides"
     )
     args: Flags = Field(default_factory=dict, description=FLAGS_HELP)
+    engine_config: Options = Field(
+        default_factory=dict, description="Engine options that have no flag, as the engine's own YAML has them (trtllm)"
+    )
     env: Variables = Field(default_factory=dict, description=VARIABLES_HELP)
+    on_worker_loss: Literal["fail", "restart", "drop"] = Field(
+        default="fail",
+        description="What the end of one replica does: fail the job, start it anew, or go on without it (aggregated "
+        "only; an official run with a loss is INVALID)",
+    )
 
     @property
     def gpus(self) -> int:
@@ -168,6 +155,12 @@ class Roles(StrictModel):
         given = tuple(name for name, _role in self.present())
         if given not in {("prefill", "decode"), ("aggregated",)}:
             raise ValueError(f"wanted prefill and decode, or aggregated alone; got {' and '.join(given) or 'none'}")
+        for name, role in self.present():
+            if name != "aggregated" and role.on_worker_loss != "fail":
+                raise ValueError(
+                    f"{name} has on_worker_loss: {role.on_worker_loss}; only aggregated workers may be lost, "
+                    "since the others hold KV cache that their partners wait for"
+                )
         return self
 
     def present(self) -> tuple[tuple[RoleName, Role], ...]:
@@ -184,64 +177,6 @@ class Frontends(StrictModel):
     discovery: Literal["etcd", "file"] = Field(
         default="etcd", description="Where workers register: etcd of the job's own, or files on shared storage"
     )
-
-
-class Measure(StrictModel):
-    """What is measured."""
-
-    not_yet: ClassVar[Mapping[str, str]] = {
-        "search": "write target_qps and run once per rate",
-        "sweep": "write one topology file per split",
-        "accuracy": "leave it out: this version runs performance only",
-    }
-
-    benchmark: Annotated[str, AfterValidator(_known_benchmark)] = Field(
-        description="MLPerf benchmark, as the rules name it"
-    )
-    scenario: Annotated[str, AfterValidator(_known_scenario)] = Field(description="Offline, Server or Interactive")
-    client: Annotated[Literal["loadgen", "endpoints"], AfterValidator(_available_client)] = Field(
-        default="loadgen", description="Load client"
-    )
-    target_qps: PositiveFloat = Field(
-        le=_MAX_QPS, description="Queries per second that LoadGen issues (Offline: expects)"
-    )
-    dataset: PathText | None = Field(default=None, description="Directory of the data set; planning works without")
-
-
-class Reduced(StrictModel):
-    """Rules that are lowered for tuning and demos; the result's class is then `reduced`."""
-
-    min_duration_s: PositiveFloat | None = Field(default=None, description="Shortest run in seconds")
-    samples: PositiveInt | None = Field(default=None, description="Samples of the data set, and queries at least")
-    percentile: Annotated[float, Field(gt=0, lt=100)] | None = Field(
-        default=None, description="Judged percentile, in percent"
-    )
-    latency_limit_ms: PositiveFloat | None = Field(default=None, description="End-to-end limit in milliseconds")
-
-    @model_validator(mode="after")
-    def _not_empty(self) -> Self:
-        if not self.model_fields_set or all(getattr(self, name) is None for name in self.model_fields_set):
-            raise ValueError(f"wanted at least one of {', '.join(type(self).model_fields)}; or leave reduced out")
-        return self
-
-    def reduction(self) -> Reduction:
-        """The same, as the rules take it."""
-        return Reduction(
-            min_duration_s=self.min_duration_s,
-            samples=self.samples,
-            percentile=self.percentile,
-            latency_limit_ms=self.latency_limit_ms,
-        )
-
-
-class Timeouts(StrictModel):
-    """How long is waited, and how much is warmed up."""
-
-    ready_s: PositiveFloat = Field(
-        default=900.0, ge=_LEAST_S, description="Seconds until every worker has served a request"
-    )
-    request_s: PositiveFloat = Field(default=120.0, ge=_LEAST_S, description="Seconds until a request counts as failed")
-    warmup_requests: PositiveInt = Field(default=8, description="Requests sent to warm up before the measurement")
 
 
 @dataclass(frozen=True)
@@ -280,6 +215,10 @@ class Topology(StrictModel):
     nodes: Nodes = Field(description="The allocation")
     model: Model = Field(description="The model")
     engine: Literal["vllm", "mocker", "trtllm", "sglang"] = Field(description="Inference engine; mocker simulates one")
+    server: Literal["dynamo", "trtllm-serve"] = Field(
+        default="dynamo",
+        description="Who answers requests: Dynamo's frontends, or (engine: trtllm, aggregated) each worker by itself",
+    )
     device: Literal["cuda", "cpu"] = Field(default="cuda", description="What the engine computes on")
     roles: Roles = Field(description="The workers")
     frontends: Frontends = Field(default_factory=Frontends, description="The entry points")
@@ -331,7 +270,7 @@ def parse_topology(text: str, path: Path = Path("topology.yaml")) -> Topology:
 
 def _checked(document: Document) -> Topology:
     topology = check(Topology, document)
-    problems = [*_head_problems(topology), *_kv_problems(topology), *_reduction_problems(topology)]
+    problems = [*_head_problems(topology), *engine_problems(topology), *_reduction_problems(topology)]
     if problems:
         raise refusal(Topology, document, problems)
     return topology
@@ -343,24 +282,6 @@ def _head_problems(topology: Topology) -> list[Problem]:
     return [
         Problem(("head",), "a dedicated head on 1 node leaves none for workers; write nodes.count: 2 or head: first")
     ]
-
-
-def _kv_problems(topology: Topology) -> list[Problem]:
-    """Settings that both ends of a KV transfer must share: with vLLM a difference corrupts answers or crashes."""
-    prefill, decode = topology.roles.prefill, topology.roles.decode
-    if prefill is None or decode is None or topology.engine != "vllm":
-        return []
-    found = []
-    for flag in _KV_FLAGS:
-        ours, theirs = (role.args.get(flag) for role in (decode, prefill))
-        if ours != theirs:
-            place = ("roles", "decode" if flag in decode.args else "prefill", "args", flag)
-            each = " and ".join(
-                f"{name} {'leaves the default' if value is None else f'has {value}'}"
-                for name, value in (("prefill", theirs), ("decode", ours))
-            )
-            found.append(Problem(place, f"{each}; KV transfer needs the same in both"))
-    return found
 
 
 def _reduction_problems(topology: Topology) -> list[Problem]:

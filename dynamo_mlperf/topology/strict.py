@@ -191,10 +191,10 @@ def legal_keys(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def inner_model(annotation: object) -> type[BaseModel] | None:
-    """The model inside `Model`, `Model | None` or a mapping of such, else None."""
+    """The model inside `Model`, `Model | None` or a list of such, else None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) in {Union, types.UnionType}:
+    if get_origin(annotation) in {Union, types.UnionType, list}:
         return next((found for part in get_args(annotation) if (found := inner_model(part))), None)
     return None
 
@@ -202,6 +202,8 @@ def inner_model(annotation: object) -> type[BaseModel] | None:
 def _model_at(model: type[BaseModel], place: Place) -> type[BaseModel] | None:
     found: type[BaseModel] | None = model
     for part in place:
+        if isinstance(part, int):  # an entry of a list of such models
+            continue
         field = legal_keys(found).get(str(part)) if found else None
         found = inner_model(field.annotation) if field else None
     return found

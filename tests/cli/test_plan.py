@@ -6,19 +6,25 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
-from dynamo_mlperf.cli.plan import command, show_plan
+from dynamo_mlperf.cli.plan import command
+from dynamo_mlperf.cli.plan_picture import show_plan
 from dynamo_mlperf.cli.schema import command as schema_command
 from dynamo_mlperf.errors import CapacityError, ConfigError
+from dynamo_mlperf.topology.memory import memory_of
+from dynamo_mlperf.topology.picture import PlanFacts
 from dynamo_mlperf.topology.plan import make_plan, plan_as_json
 from dynamo_mlperf.topology.spec import load_topology
+from tests.topology.test_topology_plan import check_plan
 
 PUBLISHED = ("q3vl-gb200x16-interactive-4p8d", "q3vl-gb200x16-interactive-5p6d")
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+SHIPPED = sorted(path.stem for path in (GOLDEN.parent.parent / "topologies").glob("*.yaml"))
 
 PRODUCT = {
     "product_title": "Cup",
@@ -34,7 +40,7 @@ def here(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> P
     """A working folder with the demo's topology and everything that it names."""
     shutil.copy(repository / "topologies" / "demo.yaml", tmp_path)
     (tmp_path / "staging").mkdir()
-    (tmp_path / "staging" / "tiny-qwen3-vl-moe.yaml").touch()
+    shutil.copy(repository / "staging" / "tiny-qwen3-vl-moe.yaml", tmp_path / "staging")
     catalogue = tmp_path / "assets" / "tiny-product-catalogue"
     catalogue.mkdir(parents=True)
     (catalogue / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n")
@@ -48,18 +54,49 @@ def plan(*arguments: str) -> Result:
     return CliRunner().invoke(command, arguments)
 
 
+def run_program(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The program as a process of its own, in the current directory."""
+    return subprocess.run(
+        [sys.executable, "-m", "dynamo_mlperf.cli", *arguments],
+        env={"PYTHONPATH": str(GOLDEN.parent.parent), "HOME": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def edit(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert text.count(old) == 1
     path.write_text(text.replace(old, new))
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED, "demo", "devcluster-2p2d"])
-def test_the_table_of_a_shipped_topology(repository: Path, name: str) -> None:
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_picture_of_a_shipped_topology(repository: Path, tmp_path: Path, name: str) -> None:
     topology = load_topology(repository / "topologies" / f"{name}.yaml")
+    made = make_plan(topology)
+    check_plan(topology, made)
     out = io.StringIO()
-    show_plan(Console(file=out, width=100, highlight=False), topology, make_plan(topology))
+    show_plan(Console(file=out, width=100, highlight=False), topology, made, PlanFacts(memory_of(topology, tmp_path)))
     assert out.getvalue() == (GOLDEN / f"plan-{name}.txt").read_text()
+
+
+def test_every_golden_plan_has_its_topology(repository: Path) -> None:
+    goldens = {path.stem.removeprefix("plan-") for path in GOLDEN.glob("plan-*")}
+    assert goldens == set(SHIPPED)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_topology_can_be_submitted_as_it_stands(repository: Path, name: str) -> None:
+    path = repository / "topologies" / f"{name}.yaml"
+    assert path.stat().st_mode & 0o111 == 0o111
+    assert load_topology(path).name == name
+    result = plan(str(path), "--json")
+    assert result.exception is None
+    told = [
+        warning for warning in json.loads(result.stdout)["warnings"] if "is not there (seen from here)" not in warning
+    ]
+    assert told == []
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -89,10 +126,15 @@ def test_the_table_names_both_splits(here: Path) -> None:
 def test_another_node_count_scales_the_workers(here: Path) -> None:
     value = json.loads(plan("demo.yaml", "--nodes", "6", "--json").stdout)
     assert (len(value["nodes"]), value["split"]["workers"]) == (6, "3P3D")
-    assert value["warnings"] == ["line 2: --nodes=2, the plan wants --nodes=6; submit with sbatch --nodes=6"]
+    assert value["warnings"] == [
+        "line 2: --nodes=2, the plan wants --nodes=6; submit with sbatch --nodes=6 demo.yaml --nodes 6"
+    ]
     refused = plan("demo.yaml", "--nodes", "3")
     assert isinstance(refused.exception, ConfigError)
     assert refused.exception.action == "--nodes 2, 4, 6"
+    for nodes in ("0", "10001"):
+        beyond = plan("demo.yaml", "--nodes", nodes)
+        assert str(beyond.exception).startswith(f"demo: wanted 1 to 10000 nodes, got {nodes}")
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_printed(here: Path) -> None:
@@ -102,6 +144,19 @@ def test_what_does_not_fit_is_refused_before_anything_is_printed(here: Path) -> 
     assert result.exception.what == "demo: 3 GPU slots asked for, 2 in 2 nodes x 1"
     assert result.exception.action == "a plan that fits: 1P1D on 2 nodes, 1P2D on 3 nodes"
     assert result.stdout == ""
+
+
+def test_one_gpu_too_many_ends_with_exit_code_2_and_both_numbers(here: Path, repository: Path) -> None:
+    name = "q3vl-gb200x16-interactive-5p6d.yaml"
+    shutil.copy(repository / "topologies" / name, here)
+    edit(here / name, "workers: 6", "workers: 7")
+    run = run_program("plan", name)
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert run.stderr == (
+        "error: q3vl-gb200x16-interactive-5p6d: 17 GPUs asked for, 16 in 4 nodes x 4\n"
+        "  Try: a plan that fits: 5P6D on 4 nodes, 4P7D on 4 nodes, 4P8D on 4 nodes, 5P7D on 5 nodes\n"
+    )
 
 
 def test_batch_lines_that_disagree_are_told_and_fixed_on_request(here: Path) -> None:
@@ -131,21 +186,7 @@ def warnings_of(*arguments: str) -> list[str]:
 def test_an_engine_that_cannot_be_launched_is_warned_of(here: Path) -> None:
     edit(here / "demo.yaml", "engine: vllm", "engine: sglang")
     (told,) = warnings_of()
-    assert told == (
-        "run refuses this: engine: sglang is planned but cannot be launched by this version; use engine: vllm or mocker"
-    )
-
-
-def test_a_worker_over_several_nodes_is_warned_of(here: Path) -> None:
-    path = here / "demo.yaml"
-    edit(path, "  decode:\n    workers: 1", "  decode:\n    workers: 1\n    tensor_parallel: 2")
-    edit(path, "nodes: {count: 2,", "nodes: {count: 3, nvlink_domain: 3,")
-    edit(path, "--nodes=2", "--nodes=3")
-    (told,) = warnings_of()
-    assert told == (
-        "run refuses this: decode-0 takes 2 nodes; this version launches workers of one node; "
-        "lower tensor_parallel to the GPUs of a node"
-    )
+    assert told.startswith("run refuses this: engine: sglang runs on GPUs alone")
 
 
 def test_a_data_set_that_is_too_small_or_none_is_warned_of(here: Path) -> None:
@@ -176,16 +217,90 @@ def test_what_is_not_there_is_told(here: Path) -> None:
     assert isinstance(plan("demo.yaml", "--site", "nowhere").exception, ConfigError)
 
 
+def test_domains_are_asked_for_where_the_site_can_and_told_where_not(here: Path) -> None:
+    edit(here / "demo.yaml", "nodes: {count: 2,", "nodes: {count: 2, nvlink_domain: 18,")
+    (here / "rack.yaml").write_text("segment: true\n")
+    (note,) = json.loads(plan("demo.yaml", "--json").stdout)["notes"]
+    assert note.startswith("the plan counts on NVLink domains of 18 nodes, and domain placement is not asked for")
+    assert f"note: {note}\n" in plan("demo.yaml").stdout
+    asked = json.loads(plan("demo.yaml", "--site", "./rack.yaml", "--json").stdout)
+    assert asked["notes"] == []
+    assert asked["warnings"] == [
+        "no #SBATCH line: nothing, the plan wants --segment=2; `dynamo-mlperf plan --fix-batch demo.yaml` corrects it"
+    ]
+    plan("demo.yaml", "--site", "./rack.yaml", "--fix-batch")
+    assert "\n#SBATCH --segment=2\n" in (here / "demo.yaml").read_text()
+    assert warnings_of("--site", "./rack.yaml") == []
+    edit(here / "demo.yaml", "nvlink_domain: 18", "nvlink_domain: 2")
+    (uneven,) = json.loads(plan("demo.yaml", "--nodes", "6", "--json", "--site", "laptop").stdout)["notes"]
+    assert "domain placement is not asked for: site laptop" in uneven
+    edit(here / "demo.yaml", "nvlink_domain: 2", "nvlink_domain: 4")
+    (never,) = json.loads(plan("demo.yaml", "--nodes", "6", "--json", "--site", "./rack.yaml").stdout)["notes"]
+    assert never.endswith("--segment has to divide the 6 nodes of the job")
+
+
+def test_cores_are_divided_where_the_site_says_how_they_lie(here: Path) -> None:
+    text = (here / "demo.yaml").read_text().replace("nodes: {count: 2, gpus: 1}", "nodes: {count: 1, gpus: 2}")
+    (here / "demo.yaml").write_text(text.replace("--nodes=2 --gres=gpu:1", "--nodes=1 --gres=gpu:2"))
+    (here / "numa.yaml").write_text("numa: [{cores: 0-35, gpus: [0, 1], memory_gib: 100}]\n")
+    assert json.loads(plan("demo.yaml", "--site", "./numa.yaml", "--json").stdout)["cores"] == [
+        {"worker": "prefill-0", "node": 0, "cores": "0-17", "memory_gib": 50.0},
+        {"worker": "decode-0", "node": 0, "cores": "18-35", "memory_gib": 50.0},
+    ]
+    assert " +14 to +23   18-35\n" in plan("demo.yaml", "--site", "./numa.yaml").stdout
+    assert json.loads(plan("demo.yaml", "--json").stdout)["cores"] == []
+    (here / "numa.yaml").write_text("numa: [{cores: 0-35, gpus: [0], memory_gib: 100}]\n")
+    assert "decode-0: GPU 1" in str(plan("demo.yaml", "--site", "./numa.yaml").exception)
+
+
+def test_the_picture_is_drawn_into_a_file_as_a_whole(here: Path) -> None:
+    result = plan("demo.yaml", "--svg", "plan.svg", "--json")
+    assert (result.exit_code, result.stderr) == (0, "plan.svg: written\n")
+    assert json.loads(result.stdout)["split"]["workers"] == "1P1D"
+    root = ET.fromstring((here / "plan.svg").read_text())
+    texts = ["".join(element.itertext()) for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "demo: 1P1D on 2 x 1 GPU slots"
+    assert {"node 0", "P0", "head", "node 1", "D0", "prefill", "decode", "no worker"} <= set(texts)
+    assert [path.name for path in here.iterdir() if "svg" in path.name] == ["plan.svg"]
+
+
+@pytest.mark.parametrize(
+    ("target", "said"), [("assets", "is a directory"), ("nowhere/plan.svg", "there is no directory nowhere")]
+)
+def test_a_picture_that_cannot_be_written_is_refused(here: Path, target: str, said: str) -> None:
+    result = plan("demo.yaml", "--svg", target)
+    assert isinstance(result.exception, ConfigError)
+    assert said in result.exception.what
+
+
+def test_weights_that_cannot_load_are_refused_with_the_numbers_and_a_degree_that_loads(
+    here: Path, repository: Path
+) -> None:
+    name = "q3vl-gb200x16-interactive-4p8d.yaml"
+    shutil.copy(repository / "topologies" / name, here)
+    assert json.loads(plan(name, "--json").stdout)["memory"][1] == {
+        "role": "decode",
+        "gpu_gib": 173.23,
+        "usable_gib": 159.37,
+        "weights_per_gpu_gib": 125.96,
+        "sequence_tokens": 65536,
+        "kv_per_sequence_gib": 11.75,
+        "sequences_per_worker": 2,
+    }
+    edit(here / name, "precision: nvfp4", "precision: bf16")
+    result = plan(name)
+    assert isinstance(result.exception, CapacityError)
+    assert str(result.exception) == (
+        "q3vl-gb200x16-interactive-4p8d: roles.prefill: 219.5 GiB of weights on each GPU (bf16, tensor_parallel 2); "
+        "gb200 has 173.2 GiB, of which vllm uses 159.4 GiB (gpu-memory-utilization)\n"
+        "  Try: roles.prefill: {workers: 2, tensor_parallel: 4}, or weights of a lower precision"
+    )
+    assert result.stdout == ""
+
+
 def test_problems_of_the_file_end_with_exit_code_2(here: Path) -> None:
     edit(here / "demo.yaml", "  prefill:", "  prefil:")
-    run = subprocess.run(
-        [sys.executable, "-m", "dynamo_mlperf.cli", "plan", "demo.yaml"],
-        cwd=here,
-        env={"PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent), "HOME": str(here)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = run_program("plan", "demo.yaml")
     assert run.returncode == 2
     assert "demo.yaml:16: roles.prefil: no such key; did you mean prefill?" in run.stderr
     assert run.stdout == ""
@@ -205,7 +320,7 @@ def test_the_schema_names_types_bounds_and_defaults() -> None:
     text = CliRunner().invoke(schema_command, []).stdout
     for line in (
         "schema: 1; required",
-        "nodes.count: whole number, at least 1, at most 1024; required",
+        "nodes.count: whole number, at least 1, at most 10000; required",
         "roles.decode.args: mapping",
         "frontends.discovery: etcd | file; default etcd",
         "reduced.percentile: number, more than 0, less than 100",

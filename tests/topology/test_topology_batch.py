@@ -137,6 +137,19 @@ def test_an_open_quote_is_refused() -> None:
         differences(f"{SHEBANG}\n#SBATCH --comment='x")
 
 
+def test_the_segment_is_asked_for_where_the_site_wants_it() -> None:
+    head = f"{SHEBANG}\n#SBATCH -N4 --gres=gpu:4 --no-requeue"
+    text = f"{head}\n{BODY}"
+    (missing,) = batch_differences(text, TOPOLOGY, PLAN, segment=4)
+    assert (missing.option, missing.line, missing.corrected) == ("segment", 0, "#SBATCH --segment=4")
+    fixed_text = fix_batch_lines(text, TOPOLOGY, PLAN, segment=4)
+    assert fixed_text == f"{head}\n#SBATCH --segment=4\n{BODY}"
+    assert batch_differences(fixed_text, TOPOLOGY, PLAN, segment=4) == ()
+    (other,) = batch_differences(fixed_text, TOPOLOGY, PLAN, segment=2)
+    assert (other.line, other.got, other.wanted) == (3, "--segment=4", "--segment=2")
+    assert batch_differences(fixed_text, TOPOLOGY, PLAN) == ()
+
+
 _OPTIONS = st.one_of(
     st.sampled_from(["-N 3", "-N4", "--nodes=2-4", "--gres=gpu:2", "--gres=nvme:1", "--gpus-per-node=8"]),
     st.sampled_from(["--requeue", "--no-requeue", "-p x", "-A me", "-w n1"]),

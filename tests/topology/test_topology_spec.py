@@ -51,11 +51,11 @@ def test_a_file_is_read_past_its_shebang_and_batch_lines(tmp_path: Path) -> None
         ("engine: vllm", "engine: vlm", "topology.yaml:7: engine: wanted vllm or mocker or trtllm or sglang, got 'vlm'; did you mean vllm?"),
         ("engine: vllm\n", "", "topology.yaml: engine: missing"),
         ("head: first", "target_qps: 3", "topology.yaml:8: target_qps: no such key here; did you mean measure.target_qps?"),
-        ("head: first", "xyzzy: 3", "topology.yaml:8: xyzzy: no such key; there are schema, name, site, nodes, model, engine, device, roles, frontends, head, measure, reduced, timeouts"),
+        ("head: first", "xyzzy: 3", "topology.yaml:8: xyzzy: no such key; there are schema, name, site, nodes, model, engine, server, device, roles, frontends, head, measure, reduced, timeouts"),
         ("count: 4,", "count: true,", "topology.yaml:5: nodes.count: wanted a whole number, got true"),
         ("count: 4,", "count: 4.0,", "topology.yaml:5: nodes.count: wanted a whole number, got 4.0"),
         ("count: 4,", "count: 0,", "topology.yaml:5: nodes.count: wanted at least 1, got 0"),
-        ("count: 4,", "count: 1025,", "topology.yaml:5: nodes.count: wanted at most 1024, got 1025"),
+        ("count: 4,", "count: 10001,", "topology.yaml:5: nodes.count: wanted at most 10000, got 10001"),
         ("count: 4,", "count: 010,", "topology.yaml:5: nodes.count: YAML readers differ about 010; quote it, or write true, false or a decimal"),
         ("count: 4,", "count: 4, count: 5,", "topology.yaml:5: nodes.count: given twice, first on line 5"),
         ("target_qps: 40", "target_qps: .inf", "topology.yaml:13: measure.target_qps: wanted a finite number, got inf"),
@@ -150,10 +150,10 @@ def test_flag_values_keep_their_types() -> None:
         ("VLLM_NIXL_SIDE_CHANNEL_PORT", "not a variable to set here: the launcher sets it"),
         ("CUDA_VISIBLE_DEVICES", "not a variable to set here: the launcher sets it"),
         ("ETCD_ENDPOINTS", "not a variable to set here: the launcher sets it"),
-        ("HF_TOKEN", "looks like a secret, and this file is recorded with every run; set it on the nodes instead"),
-        ("AWS_SECRET_ACCESS_KEY", "looks like a secret, and this file is recorded with every run; set it on the nodes instead"),
-        ("HF_TOKEN_FILE", "looks like a secret, and this file is recorded with every run; set it on the nodes instead"),
-        ("db_password", "looks like a secret, and this file is recorded with every run; set it on the nodes instead"),
+        ("HF_TOKEN", "looks like a secret, and this file is recorded with every run; leave it out: weights are staged before engines start, and engines start offline, so none of them needs one"),
+        ("AWS_SECRET_ACCESS_KEY", "looks like a secret, and this file is recorded with every run; leave it out: weights are staged before engines start, and engines start offline, so none of them needs one"),
+        ("HF_TOKEN_FILE", "looks like a secret, and this file is recorded with every run; leave it out: weights are staged before engines start, and engines start offline, so none of them needs one"),
+        ("db_password", "looks like a secret, and this file is recorded with every run; leave it out: weights are staged before engines start, and engines start offline, so none of them needs one"),
         ("A-B", "wanted the name of a variable: letters, digits and underscores"),
     ],
 )  # fmt: skip
@@ -332,3 +332,18 @@ def test_a_topology_cannot_be_changed() -> None:
 def test_a_device_is_not_read_until_memory_ends() -> None:
     with pytest.raises(ConfigError, match="/dev/zero: a device or pipe"):
         load_topology(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("depth", [32, 400, 100_000])
+@pytest.mark.parametrize("bracket", ["[", "{a: ", "- "])
+def test_a_file_nested_too_deep_is_refused_at_its_line(depth: int, bracket: str) -> None:
+    text = SAMPLE.replace("head: first", f"head:\n  {bracket * depth}")
+    assert refused(text) == "topology.yaml:9: nested more than 32 deep"
+    rows = "".join(f"{' ' * level}a:\n" for level in range(1, min(depth, 400) + 1))
+    assert refused(SAMPLE.replace("head: first", f"head:\n{rows}")) == "topology.yaml:39: nested more than 32 deep"
+
+
+def test_what_is_nested_less_is_told_by_its_meaning() -> None:
+    deep = f"{'[' * 27}{']' * 27}"
+    text = topology_text(prefill=role(4, 2), decode=role(8, 1, f", args: {{x: {deep}}}"))
+    assert "roles.decode.args.x: nested more than 8 deep" in refused(text)

@@ -1,0 +1,121 @@
+"""What a topology file says about the measurement: benchmark, rate, lowered rules, deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from dynamo_mlperf.benchmark.rounds import round_of
+from dynamo_mlperf.benchmark.rules import ROUND, Reduction, benchmark, check_scenario
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.topology.strict import StrictModel
+
+_MAX_QPS = 1e6
+_LEAST_S = 0.1
+
+
+def _path_text(path: str) -> str:
+    if not path.strip() or "\0" in path:
+        raise ValueError("wanted a path, got an empty text")
+    if path.startswith("~"):
+        raise ValueError(f"write {path} out: the job may run for another user's home")
+    return path
+
+
+def _known(look_up: Callable[[str], object]) -> Callable[[str], str]:
+    """A validator of names: what the rules' look-up refuses is refused at its line of the file."""
+
+    def checked(name: str) -> str:
+        try:
+            look_up(name)
+        except ConfigError as error:
+            raise ValueError(f"{error.what}; {error.action}") from error
+        return name
+
+    return checked
+
+
+_known_benchmark, _known_scenario, _known_round = _known(benchmark), _known(check_scenario), _known(round_of)
+
+
+def _available_client(client: str) -> str:
+    if client != "loadgen":
+        raise ValueError(f"{client} is not available in this version; write client: loadgen")
+    return client
+
+
+PositiveInt = Annotated[int, Field(ge=1)]
+BenchmarkName = Annotated[str, AfterValidator(_known_benchmark)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+PathText = Annotated[str, AfterValidator(_path_text)]
+
+
+class Measure(StrictModel):
+    """What is measured."""
+
+    not_yet: ClassVar[Mapping[str, str]] = {
+        "search": "write target_qps and run once per rate",
+        "sweep": "write one topology file per split",
+        "accuracy": "leave it out: this version runs performance only",
+    }
+
+    benchmark: BenchmarkName = Field(description="MLPerf benchmark, as the rules name it")
+    scenario: Annotated[str, AfterValidator(_known_scenario)] = Field(description="Offline, Server or Interactive")
+    client: Annotated[Literal["loadgen", "endpoints"], AfterValidator(_available_client)] = Field(
+        default="loadgen", description="Load client"
+    )
+    target_qps: PositiveFloat = Field(
+        le=_MAX_QPS, description="Queries per second that LoadGen issues (Offline: expects)"
+    )
+    dataset: PathText | None = Field(default=None, description="Directory of the data set; planning works without")
+    round: Annotated[str, AfterValidator(_known_round)] = Field(
+        default=ROUND, description="MLPerf round whose rules and seeds apply; LoadGen's wheel must be of it"
+    )
+    user_conf: PathText | None = Field(
+        default=None,
+        description="A LoadGen user.conf of your own; each line must have an effect, none may lower the rules",
+    )
+
+
+class Reduced(StrictModel):
+    """Rules that are lowered for tuning and demos; the result's class is then `reduced`."""
+
+    min_duration_s: PositiveFloat | None = Field(default=None, description="Shortest run in seconds")
+    samples: PositiveInt | None = Field(default=None, description="Samples of the data set, and queries at least")
+    percentile: Annotated[float, Field(gt=0, lt=100)] | None = Field(
+        default=None, description="Judged percentile, in percent"
+    )
+    latency_limit_ms: PositiveFloat | None = Field(default=None, description="End-to-end limit in milliseconds")
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Self:
+        if not self.model_fields_set or all(getattr(self, name) is None for name in self.model_fields_set):
+            raise ValueError(f"wanted at least one of {', '.join(type(self).model_fields)}; or leave reduced out")
+        return self
+
+    def reduction(self) -> Reduction:
+        """The same, as the rules take it."""
+        return Reduction(
+            min_duration_s=self.min_duration_s,
+            samples=self.samples,
+            percentile=self.percentile,
+            latency_limit_ms=self.latency_limit_ms,
+        )
+
+
+class Timeouts(StrictModel):
+    """How long is waited, and how much is warmed up."""
+
+    ready_s: PositiveFloat = Field(
+        default=900.0, ge=_LEAST_S, description="Seconds until every worker has served a request"
+    )
+    request_s: PositiveFloat = Field(default=120.0, ge=_LEAST_S, description="Seconds until a request counts as failed")
+    stagger_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="Seconds between the starts of workers on one node: weights that load at once take the most memory",
+    )
+    warmup_requests: PositiveInt = Field(default=8, description="Requests sent to warm up before the measurement")

@@ -1,0 +1,49 @@
+"""Flags and values that would set what the launcher owns, or cache across queries, by another spelling."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynamo_mlperf.errors import ConfigError
+from tests.topology.test_topology_engines import alone
+
+REFUSED = [
+    # One key of a flag's JSON, in vLLM's dotted form, abbreviated too.
+    ("vllm", "args: {kv-transfer-config.kv_connector: LMCacheConnectorV1}", "the role's name"),
+    ("vllm", "args: {kv-transfer-c.kv_connector: LMCacheConnectorV1}", "it abbreviates kv-transfer-config"),
+    # A flag as another flag's value.
+    ("vllm", "args: {enforce-eager: --enable-prefix-caching}", "would be taken for a flag"),
+    ("vllm", "args: {middleware: [x, --enable-prefix-caching]}", "would be taken for a flag"),
+    ("vllm", "args: {seed: -tp}", "would be taken for a flag"),
+    # Other caches across queries.
+    ("vllm", "args: {kv-offloading-size: 10}", "MLPerf forbids caching"),
+    ("vllm", "args: {ec-transfer-config: {ec_connector: x}}", "MLPerf forbids caching"),
+    ("vllm", "args: {multimodal-embedding-cache-capacity-gb: 4}", "MLPerf forbids caching"),
+    ("sglang", "args: {enable-hierarchical-cache: true}", "MLPerf forbids caching"),
+    ("sglang", "args: {disaggregation-decode-enable-radix-cache: true}", "MLPerf forbids caching"),
+    ("sglang", "args: {disagg-config: /x.yaml}", "engine_config"),
+    ("trtllm", "args: {connector: kvbm}", "MLPerf forbids caching"),
+    ("trtllm", "engine_config: {kv_connector_config: {connector_module: x}}", "MLPerf forbids caching"),
+    # What the launcher merges into has to be a mapping, and KV moves by NIXL.
+    ("trtllm", "engine_config: {cache_transceiver_config: null}", "wanted a mapping"),
+    ("trtllm", "engine_config: {cache_transceiver_config: {backend: UCX}}", "KV cache always moves by NIXL"),
+]
+
+
+@pytest.mark.parametrize(("engine", "role", "said"), REFUSED)
+def test_another_spelling_is_refused(engine: str, role: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        alone(engine, role)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "role"),
+    [
+        ("vllm", "args: {compilation-config.mode: 3, seed: -1, hf-overrides: {a: -x}}"),
+        ("vllm", "args: {stop: ['-0.5', -.5]}"),
+        ("trtllm", "engine_config: {cache_transceiver_config: {backend: NIXL, max_tokens_in_buffer: 8}, note: -x}"),
+    ],
+)
+def test_what_only_looks_like_it_is_not(engine: str, role: str) -> None:
+    assert alone(engine, role).engine == engine
