@@ -1,187 +1,134 @@
-"""Command lines of engine workers. One builder per engine; each gets the same facts."""
+"""Engine processes of a deployment: which builder makes their command lines, and what cannot be launched."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.process.command import Command
+from dynamo_mlperf.serving.engines.facts import Builder, NodeFacts, WorkerFacts, flags
+from dynamo_mlperf.serving.engines.mocker import mocker
+from dynamo_mlperf.serving.engines.sglang import sglang
+from dynamo_mlperf.serving.engines.trtllm import dynamo_trtllm, trtllm_serve
+from dynamo_mlperf.serving.engines.vllm import CPU_STARTUP, vllm
+from dynamo_mlperf.topology.engines import degree_problem, degrees_problem
+from dynamo_mlperf.topology.numa import core_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
+    from pathlib import Path
 
-    from dynamo_mlperf.serving.endpoints import Endpoints
     from dynamo_mlperf.topology.plan import Plan, Worker
-    from dynamo_mlperf.topology.spec import Role, Topology
+    from dynamo_mlperf.topology.spec import Topology
 
-_POLITE = ("nice", "-n", "10")
-"""CPU engines take every core there is: the load client and the router, which share them, come first."""
-CPU_STARTUP = Path(__file__).parent / "cpu_startup"
-"""On PYTHONPATH, it adjusts the start-up of a CPU engine."""
-_KV_ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
-_DYNAMO_MODES = {"prefill": "prefill", "decode": "decode", "aggregated": "agg"}
+__all__ = ["CPU_STARTUP", "Launch", "NodeFacts", "WorkerFacts", "check_launchable", "flags", "launch", "nodes_of"]
+
+_BUILDERS: Mapping[tuple[str, str], Builder] = {
+    ("vllm", "dynamo"): vllm,
+    ("mocker", "dynamo"): mocker,
+    ("sglang", "dynamo"): sglang,
+    ("trtllm", "dynamo"): dynamo_trtllm,
+    ("trtllm", "trtllm-serve"): trtllm_serve,
+}
+"""By engine and server."""
 
 
 @dataclass(frozen=True)
-class WorkerFacts:
-    """What a worker's command line is made from.
+class Launch:
+    """How an engine process starts.
 
     Attributes:
-        topology: The topology.
-        endpoints: Addresses and ports.
-        worker: The planned worker.
-        model_dir: Where the weights lie on its node.
-        python: The engines' Python.
-        environment: What every process of its node gets.
-        log: Its log.
-        threads: CPU threads for each rank; only CPU engines use it.
-        shares_memory: Whether KV cache may move through shared memory.
+        commands: One per node of the worker, that of rank 0 first; the end of any is the worker's end.
+        files: Text of files that must be there before, by path.
     """
 
-    topology: Topology
-    endpoints: Endpoints
-    worker: Worker
-    model_dir: Path
-    python: str
-    environment: Mapping[str, str]
-    log: Path
-    threads: int
-    shares_memory: bool
-
-    @property
-    def role(self) -> Role:
-        """The worker's role in the topology file."""
-        return dict(self.topology.roles.present())[self.worker.role]
+    commands: tuple[Command, ...]
+    files: Mapping[Path, str]
 
 
 def check_launchable(topology: Topology, plan: Plan) -> None:
-    """Refuse, before anything starts, what this version plans but cannot launch.
+    """Refuse, before anything starts, what can be planned but not launched.
 
     Raises:
-        ConfigError: The engine, or a worker over several nodes.
+        ConfigError: The engine does not do that with these degrees, on this device, or over several nodes.
     """
-    if topology.engine not in _BUILDERS:
+    if topology.device == "cpu" and topology.engine not in {"vllm", "mocker"}:
         raise ConfigError(
-            f"engine: {topology.engine} is planned but cannot be launched by this version",
-            f"use engine: {' or '.join(_BUILDERS)}",
+            f"engine: {topology.engine} runs on GPUs alone; the file says device: cpu",
+            "write engine: vllm or mocker for a machine without GPUs, or device: cuda",
         )
+    for name, role in topology.roles.present():
+        problem = degree_problem(topology.engine, role)
+        if problem is not None:
+            what, _, action = problem.partition("; ")
+            raise ConfigError(f"roles.{name}: {what}", action)
+        if topology.server != "dynamo" and role.on_worker_loss != "fail":
+            raise ConfigError(
+                f"roles.{name}.on_worker_loss: {role.on_worker_loss} needs a frontend that sends requests elsewhere",
+                "write on_worker_loss: fail, or server: dynamo",
+            )
+    apart = degrees_problem(topology)
+    if apart is not None:
+        raise ConfigError(apart, "give prefill and decode degrees of which one divides the other")
+    _check_width(topology, plan)
+
+
+def _check_width(topology: Topology, plan: Plan) -> None:
     wide = [worker for worker in plan.workers if len(worker.nodes) > 1]
-    if wide:
+    if wide and topology.engine == "trtllm":
         raise ConfigError(
-            f"{wide[0].name} takes {len(wide[0].nodes)} nodes; this version launches workers of one node",
-            "lower tensor_parallel to the GPUs of a node",
+            f"{wide[0].name} takes {len(wide[0].nodes)} nodes; trtllm spreads a worker over nodes as one MPI world "
+            "(srun --mpi, one task per GPU), and this version starts one process per node",
+            "lower tensor_parallel to the GPUs of a node, or use engine: vllm or sglang",
+        )
+    uneven = [worker for worker in wide if _uneven(topology, worker)]
+    if uneven:
+        raise ConfigError(
+            f"{uneven[0].name}: ranks of {_role_degrees(topology, uneven[0])} do not end where nodes do",
+            "choose tensor_parallel so that it divides the GPUs of a node, or is a multiple of them",
         )
 
 
-def worker_command(facts: WorkerFacts) -> Command:
-    """The command that starts a worker of a topology that `check_launchable` lets pass."""
-    argv, env = _BUILDERS[facts.topology.engine](facts)
-    argv += flags(facts.role.args)
-    environment = {**facts.environment, **env, **facts.role.env}
-    return Command(facts.worker.name, tuple(argv), environment, facts.log, node=facts.worker.node)
+def _role_degrees(topology: Topology, worker: Worker) -> str:
+    role = dict(topology.roles.present())[worker.role]
+    return f"tensor_parallel {role.tensor_parallel}, data_parallel {role.data_parallel}"
 
 
-def flags(args: Mapping[str, object]) -> list[str]:
-    """Engine arguments from a topology file as a flat list.
-
-    True is a bare flag, false its `--no-` form, null is left out, a list is several values, a mapping is JSON.
-    """
-    out: list[str] = []
-    for name, value in args.items():
-        if value is None:
-            continue
-        if isinstance(value, bool):
-            out.append(f"--{name}" if value else f"--no-{name}")
-        elif isinstance(value, Mapping):
-            out += [f"--{name}", json.dumps(value, separators=(",", ":"))]
-        elif isinstance(value, list | tuple):
-            out += [f"--{name}", *(str(item) for item in value)]
-        else:
-            out += [f"--{name}", str(value)]
-    return out
+def _uneven(topology: Topology, worker: Worker) -> bool:
+    """Whether a data-parallel rank would begin on one node and end on another without filling them."""
+    role = dict(topology.roles.present())[worker.role]
+    here, group = topology.nodes.gpus, role.tensor_parallel
+    return topology.engine == "vllm" and role.data_parallel > 1 and bool(here % group and group % here)
 
 
-def _vllm(facts: WorkerFacts) -> tuple[list[str], dict[str, str]]:
-    worker, endpoints = facts.worker, facts.endpoints
-    host, system_port = endpoints.system(worker)
-    role = facts.role
-    argv = [
-        *(_POLITE if facts.topology.device == "cpu" else ()),
-        facts.python,
-        "-m",
-        "dynamo.vllm",
-        "--model",
-        str(facts.model_dir),
-        "--served-model-name",
-        endpoints.model,
-        "--disaggregation-mode",
-        _DYNAMO_MODES[worker.role],
-        "--tensor-parallel-size",
-        str(role.tensor_parallel),
-        # MLPerf: nothing is cached across queries, neither KV blocks nor processed images.
-        "--no-enable-prefix-caching",
-        "--mm-processor-cache-gb",
-        "0",
-    ]
-    if role.data_parallel > 1:
-        argv += ["--data-parallel-size", str(role.data_parallel)]
-    if role.expert_parallel:
-        argv += ["--enable-expert-parallel"]
-    env = {
-        "VLLM_HOST_IP": host,
-        "VLLM_NO_USAGE_STATS": "1",
-        "DYN_SYSTEM_PORT": str(system_port),
-        "VLLM_NIXL_SIDE_CHANNEL_HOST": host,
-        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(endpoints.side_channel_port(worker)),
-        "GLOO_SOCKET_IFNAME": endpoints.node_of(worker).interface,
-    }
-    kv_role = _KV_ROLES.get(worker.role)
-    transfer: dict[str, str] = {"kv_connector": "NixlConnector", "kv_role": kv_role} if kv_role else {}
-    if facts.topology.device == "cpu":
-        transfer = {**transfer, "kv_buffer_device": "cpu"} if transfer else {}
-        env |= _cpu_environment(facts)
-    else:
-        env["CUDA_VISIBLE_DEVICES"] = ",".join(str(slot.gpu) for slot in worker.ranks if slot.node == worker.node)
-    if transfer:
-        argv += ["--kv-transfer-config", json.dumps(transfer)]
-    return argv, env
+def nodes_of(topology: Topology, worker: Worker) -> tuple[int, ...]:
+    """Positions of the nodes on which a process of the worker starts, that of rank 0 first."""
+    return (worker.node,) if topology.engine == "mocker" else tuple(dict.fromkeys(slot.node for slot in worker.ranks))
 
 
-def _cpu_environment(facts: WorkerFacts) -> dict[str, str]:
-    """What vLLM needs on a CPU with more processes than cores: few threads, none pinned; KV over memory or TCP."""
-    # Eager means eager: otherwise the first sampled request waits for a C++ compiler, which may not even be there.
-    eager = {"TORCHDYNAMO_DISABLE": "1"} if facts.role.args.get("enforce-eager") is True else {}
-    return {
-        **eager,
-        "PYTHONPATH": str(CPU_STARTUP),
-        "OMP_NUM_THREADS": str(facts.threads),
-        "OMP_WAIT_POLICY": "passive",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "UCX_TLS": "posix,cma,self,tcp" if facts.shares_memory else "tcp,self",
-        "UCX_NET_DEVICES": facts.endpoints.node_of(facts.worker).interface,
-    }
+def launch(facts: WorkerFacts) -> Launch:
+    """How the engine process of a topology that `check_launchable` lets pass starts."""
+    builder = _BUILDERS[facts.topology.engine, facts.topology.server]
+    commands: list[Command] = []
+    files: dict[Path, str] = {}
+    for node_rank, node in enumerate(facts.nodes):
+        start = builder(facts, node_rank)
+        name = facts.process.name if node_rank == 0 else f"{facts.process.name}.{node_rank}"
+        commands.append(
+            Command(
+                name,
+                (*_bound(node.cores), *start.argv),
+                {**node.environment, **start.env, **facts.role.env},
+                facts.logs / f"{name}.log",
+                node=node.position,
+                engine=True,
+            )
+        )
+        files |= start.files
+    return Launch(tuple(commands), files)
 
 
-def _mocker(facts: WorkerFacts) -> tuple[list[str], dict[str, str]]:
-    worker = facts.worker
-    _, system_port = facts.endpoints.system(worker)
-    argv = [
-        facts.python,
-        "-m",
-        "dynamo.mocker",
-        "--model-path",
-        str(facts.model_dir),
-        "--model-name",
-        facts.endpoints.model,
-        "--disaggregation-mode",
-        _DYNAMO_MODES[worker.role],
-        "--no-enable-prefix-caching",
-    ]
-    return argv, {"DYN_SYSTEM_PORT": str(system_port)}
-
-
-_BUILDERS: dict[str, Callable[[WorkerFacts], tuple[list[str], dict[str, str]]]] = {"vllm": _vllm, "mocker": _mocker}
+def _bound(cores: tuple[int, ...]) -> tuple[str, ...]:
+    """What binds a worker to its cores; memory then comes from their NUMA nodes, as Linux takes the nearest."""
+    return ("taskset", "--cpu-list", core_list(sorted(cores))) if cores else ()

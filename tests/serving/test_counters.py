@@ -81,6 +81,18 @@ def test_without_counters_there_is_no_proof() -> None:
     assert transfer_evidence("vllm", decode()).proof == "none"
 
 
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_engines_whose_counters_prove_nothing_say_so_but_count_their_requests(engine: str) -> None:
+    roles = {"prefill": Counter(served=20), "decode": Counter(served=20)}
+    evidence = transfer_evidence(engine, roles)
+    assert (evidence.disaggregated, evidence.proof, evidence.requests, evidence.remote_prefills) == (
+        True,
+        "none",
+        20,
+        0,
+    )
+
+
 def test_the_mocker_proves_routing_only() -> None:
     evidence = transfer_evidence("mocker", decode())
     assert (evidence.proof, evidence.remote_prefills, evidence.kv_bytes) == ("routing only", 20, 0)

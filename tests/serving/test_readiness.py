@@ -7,22 +7,33 @@ import json
 import pytest
 
 from dynamo_mlperf.errors import ServingError
-from dynamo_mlperf.serving.canary import CANARY_TOKENS, answer_text, greedy
+from dynamo_mlperf.process.allocation import Node
+from dynamo_mlperf.serving.canary import CANARY_TOKENS, greedy
+from dynamo_mlperf.serving.endpoints import Endpoints
+from dynamo_mlperf.serving.errands import answer_text
 from dynamo_mlperf.serving.http import Response
 from dynamo_mlperf.serving.readiness import (
+    Gate,
+    check_addresses,
     directed_headers,
     listed_ids,
     serves_requests,
     shortened,
     worker_pairs,
 )
-from dynamo_mlperf.topology.plan import Slot, Worker
+from dynamo_mlperf.topology.plan import Slot, Worker, make_plan
+from dynamo_mlperf.topology.spec import parse_topology
 
 HEALTH = {
     "status": "healthy",
     "instances": [
         {"component": "backend", "endpoint": "clear_kv_blocks", "instance_id": 11},
-        {"component": "backend", "endpoint": "generate", "instance_id": 11},
+        {
+            "component": "backend",
+            "endpoint": "generate",
+            "instance_id": 11,
+            "transport": {"tcp": "10.0.0.7:34605/b/t/backend/generate"},
+        },
         {"component": "prefill", "endpoint": "generate", "instance_id": 2324035700829852424},
     ],
 }
@@ -46,8 +57,8 @@ def chunk(text: str | None) -> dict[str, object]:
 
 
 def test_only_generate_endpoints_count_as_workers() -> None:
-    assert listed_ids(response(HEALTH)) == {11, 2324035700829852424}
-    assert listed_ids(response(HEALTH, status=503)) == set()
+    assert listed_ids(response(HEALTH)) == {11: "10.0.0.7:34605", 2324035700829852424: ""}
+    assert listed_ids(response(HEALTH, status=503)) == {}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +104,35 @@ def test_a_disaggregated_request_names_both_workers() -> None:
         "x-dynamo-prefill-instance-id": "7",
     }
     assert directed_headers(ids, None, "decode-0") == {"x-dynamo-worker-instance-id": "9"}
+
+
+TOPOLOGY = """
+schema: 1
+name: two
+nodes: {count: 2, gpus: 1}
+model: {name: tiny, weights: {path: /w}}
+engine: mocker
+roles: {prefill: {workers: 1}, decode: {workers: 1}}
+measure: {benchmark: qwen3-vl-235b-a22b, scenario: Interactive, target_qps: 1}
+"""
+
+
+def gate_of(lost: set[str]) -> Gate:
+    nodes = tuple(Node(position, f"n{position}", f"10.0.0.{position}", "eth0", "d") for position in range(2))
+    endpoints = Endpoints(make_plan(parse_topology(TOPOLOGY)), nodes, 20000, "ns", "m")
+    return Gate(None, endpoints, None, "mocker", print, 1.0, 1.0, lost)  # type: ignore[arg-type]
+
+
+def test_a_worker_that_advertises_another_address_than_its_own_is_named() -> None:
+    ids = {"prefill-0": 7, "decode-0": 9}
+    check_addresses(gate_of(set()), ids, {7: "10.0.0.0:4000", 9: "10.0.0.1:4000"})
+    check_addresses(gate_of(set()), ids, {7: "10.0.0.0:4000"})
+    with pytest.raises(ServingError, match=r"decode-0 advertises 127.0.0.1:4000, its node's address is 10.0.0.1"):
+        check_addresses(gate_of(set()), ids, {7: "10.0.0.0:4000", 9: "127.0.0.1:4000"})
+
+
+def test_lost_workers_do_not_count() -> None:
+    assert [worker.name for worker in gate_of({"prefill-0"}).workers] == ["decode-0"]
 
 
 def test_long_lists_are_shortened() -> None:

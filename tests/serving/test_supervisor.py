@@ -128,3 +128,44 @@ def test_commands_and_events_are_on_record(bench: Bench) -> None:
     bench.supervisor.stop_all()
     assert '"process": "decode-0"' in bench.paths.commands.read_text()
     assert [event["event"] for event in read_events(bench.paths)] == ["process_started", "process_exited"]
+
+
+def test_a_tolerated_death_is_told_once_and_the_others_still_count(bench: Bench) -> None:
+    fallen: list[str] = []
+    argv = (sys.executable, "-c", "pass")
+    command = Command("aggregated-0", argv, inherited_environment(), bench.paths.log_of("aggregated-0"))
+    bench.supervisor.start(command, Layer.WORKER, on_loss=lambda child: fallen.append(child.command.name))
+    bench.supervisor.wait_for(lambda: fallen or None, 20, lambda: "nobody was told")
+    bench.supervisor.pause(0.3)
+    assert fallen == ["aggregated-0"]
+    bench.start("frontend-0", "pass", Layer.FRONTEND)
+    with pytest.raises(ServingError, match="frontend-0"):
+        bench.tick_until_raised()
+    bench.supervisor.stop_all()
+
+
+def test_what_is_left_of_a_lost_replica_ends_without_a_word(bench: Bench) -> None:
+    argv = (sys.executable, "-c", STUBBORN)
+    command = Command("aggregated-0.1", argv, inherited_environment(), bench.paths.log_of("aggregated-0.1"))
+    child = bench.supervisor.start(command, Layer.WORKER)
+    bench.supervisor.end([child])
+    bench.supervisor.wait_for(child.poll, 20, lambda: "it lives")
+    bench.supervisor.pause(0.2)
+    assert child.poll() == -signal.SIGKILL
+    bench.supervisor.stop_all()
+
+
+AGENT = "import sys, time\nprint('up', flush=True)\nfor line in sys.stdin: print(line, end='', flush=True)\ntime.sleep(0.2)\nprint('clean', flush=True)"
+
+
+def test_what_reads_from_us_is_hung_up_on_last_and_may_clean_up(bench: Bench) -> None:
+    argv = (sys.executable, "-c", AGENT)
+    output = bench.paths.logs / "node-0.jsonl"
+    command = Command("node-0", argv, inherited_environment(), bench.paths.log_of("node-0"), output=output, agent=True)
+    agent = bench.supervisor.start(command, Layer.AGENT, may_end=True)
+    bench.start("decode-0", "import time; time.sleep(600)")
+    agent.say("hello\n")
+    bench.supervisor.wait_for(lambda: True if "hello" in output.read_text() else None, 20, lambda: "it is deaf")
+    bench.supervisor.stop_all()
+    assert output.read_text() == "up\nhello\nclean\n"
+    assert list(bench.exits().items())[-1] == ("node-0", 0)

@@ -1,0 +1,1 @@
+"""Command lines of engines: pure functions from frozen facts, one module per engine."""

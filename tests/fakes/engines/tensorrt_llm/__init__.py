@@ -1,0 +1,1 @@
+"""Stands in for TensorRT-LLM, which needs a GPU to import."""
