@@ -1,10 +1,10 @@
 """Stage a directory onto this node's own disk: visible only when whole, verified and durable.
 
 The copy grows in a hidden directory that belongs to one process alone. Each file is read back from the disk and
-hashed; a marker with the manifest's digest and each file's size, time and inode is written last; then the directory
+hashed; a marker with the manifest's digest and each file's size, times and inode is written last; then the directory
 is renamed into place. The digest is part of the final name, so a changed source becomes another directory and both
 can be in use. A lock spares a second stager the work; without it, the one that renames first wins and the other
-discards its own copy.
+discards its own copy. Where the bytes come from, the store or other nodes, is a `Supply`'s business.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Event, Lock
 from typing import TYPE_CHECKING
 
-from blake3 import blake3
-
 from dynamo_mlperf.errors import SetupError
-from dynamo_mlperf.files import digest_file, fsync_directory
+from dynamo_mlperf.files import fsync_directory
+from dynamo_mlperf.staging.blocks import despite_stale, digest_written, flush
 from dynamo_mlperf.staging.lock import held_lock
 from dynamo_mlperf.staging.manifest import MARKER, Manifest, ManifestFile
 from dynamo_mlperf.staging.marker import is_staged, stamp, write_marker
 from dynamo_mlperf.staging.owner import is_abandoned, private_name
+from dynamo_mlperf.staging.room import Room, look, make_room
 from dynamo_mlperf.staging.sources import real_file
+from dynamo_mlperf.staging.supply import StoreSupply
+from dynamo_mlperf.staging.use import mark_in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from dynamo_mlperf.staging.marker import Stamp
+    from dynamo_mlperf.staging.supply import Supply
 
     Report = Callable[[int, int], None]
     """Called with bytes done and bytes in all, from any thread, one call at a time."""
@@ -42,7 +45,6 @@ if TYPE_CHECKING:
 LOCK_WAIT_S = 3600.0
 DIGEST_LETTERS = 16
 
-_BLOCK_BYTES = 4 * 1024 * 1024
 _COPY_THREADS = 4
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
@@ -55,8 +57,10 @@ class StageResult:
 
     Attributes:
         path: The complete directory.
-        bytes_copied: Bytes read from the source and written here.
+        bytes_copied: Bytes written here.
         bytes_reused: Bytes that were here already, from before or from an interrupted copy.
+        bytes_from_store: Bytes read from the source; more than were written if some had to be read twice.
+        bytes_from_peers: Bytes that other nodes gave.
         seconds: How long it took, waiting included.
         reused: True if nothing had to be copied.
     """
@@ -64,6 +68,8 @@ class StageResult:
     path: Path
     bytes_copied: int
     bytes_reused: int
+    bytes_from_store: int
+    bytes_from_peers: int
     seconds: float
     reused: bool
 
@@ -80,6 +86,10 @@ def stage(
     report: Report | None = None,
     *,
     lock_wait_s: float = LOCK_WAIT_S,
+    supply: Supply | None = None,
+    evict: bool = False,
+    run_dir: Path | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> StageResult:
     """Make the manifest's files present and whole below `local_root`.
 
@@ -89,41 +99,77 @@ def stage(
         local_root: Directory on this node's own disk, made if it is not there.
         report: Called as the copy goes on.
         lock_wait_s: Longest wait for another stager of the same files, in seconds.
+        supply: Where the bytes come from; the source itself if None.
+        evict: Whether the least recently used directories may be removed when room is short.
+        run_dir: Directory of the run that will use the files, for the mark that keeps them from eviction.
+        notice: Told of what a person should know though it stops nothing.
 
     Raises:
         SetupError: The source differs from the manifest, the disk is full, or another stager holds the lock.
     """
     began_s = time.monotonic()
     final = staged_path(manifest, local_root)
+    tell = notice or _say_nothing
+    source = supply or StoreSupply(manifest, source_dir)
     copied_bytes = 0
-    if not is_staged(manifest, final):
-        try:
-            local_root.mkdir(parents=True, exist_ok=True)
-            with held_lock(local_root / f".{final.name}.lock", lock_wait_s):
+    try:
+        local_root.mkdir(parents=True, exist_ok=True)
+        with suppress(PermissionError):  # where one cannot write, one cannot stage, but use what is there
+            mark_in_use(final, run_dir)
+        if not is_staged(manifest, final):
+            with held_lock(local_root / f".{final.name}.lock", lock_wait_s, tell):
                 if not is_staged(manifest, final):
-                    copied_bytes = _Copy(manifest, source_dir, final, report or _no_report).run()
-        except OSError as error:
-            raise SetupError(f"staging {final}: {error}", "make the directory writable, or stage elsewhere") from error
+                    copy = _Copy(manifest, source_dir, final, source, report or _report_nothing)
+                    copied_bytes = copy.run(evict=evict, notice=tell)
+        with suppress(OSError):  # another user's directory can be used though not touched
+            os.utime(final / MARKER)
+        source.settle(final)
+    except OSError as error:
+        raise SetupError(f"staging {final}: {error}", "make the directory writable, or stage elsewhere") from error
     return StageResult(
         path=final,
         bytes_copied=copied_bytes,
         bytes_reused=manifest.total_bytes - copied_bytes,
+        bytes_from_store=source.store_bytes,
+        bytes_from_peers=source.peer_bytes,
         seconds=time.monotonic() - began_s,
         reused=copied_bytes == 0,
     )
 
 
-def _no_report(done_bytes: int, total_bytes: int) -> None:
+def room_for(manifest: Manifest, local_root: Path) -> Room:
+    """What the manifest still needs below `local_root`, and what is free there; nothing is changed.
+
+    Raises:
+        SetupError: `local_root` cannot be looked at.
+    """
+    final = staged_path(manifest, local_root)
+    try:
+        if is_staged(manifest, final):
+            return Room(0, shutil.disk_usage(local_root).free)
+        leftovers = [path for path in local_root.glob(f".{final.name}.*.partial") if is_abandoned(path)]
+        present = final if final.exists() or not leftovers else leftovers[0]
+        return look(manifest, local_root, final, present)
+    except OSError as error:
+        raise SetupError(f"{local_root}: {error.strerror}", "make the directory readable, or name another") from error
+
+
+def _report_nothing(done_bytes: int, total_bytes: int) -> None:
+    """Say nothing."""
+
+
+def _say_nothing(text: str) -> None:
     """Say nothing."""
 
 
 class _Copy:
     """One process's attempt to bring one directory into being."""
 
-    def __init__(self, manifest: Manifest, source: Path, final: Path, report: Report) -> None:
+    def __init__(self, manifest: Manifest, source: Path, final: Path, supply: Supply, report: Report) -> None:
         self.manifest = manifest
         self.source = source
         self.final = final
+        self.supply = supply
         self.report = report
         self.partial = final.parent / private_name(final.name, next(_counter))
         self.lock = Lock()
@@ -132,15 +178,16 @@ class _Copy:
         self.copied_bytes = 0
         self.stamps: dict[str, Stamp] = {}
 
-    def run(self) -> int:
+    def run(self, *, evict: bool, notice: Callable[[str], None]) -> int:
         """Copy, verify and publish; returns the bytes copied."""
         self._check_source()
         if not self._take_over_leftovers():
             return 0
         try:
-            self._check_space()
+            make_room(self.manifest, self.final.parent, self.final, self.partial, evict=evict, notice=notice)
             for file in self.manifest.files:
                 (self.partial / file.path).parent.mkdir(parents=True, exist_ok=True)
+            self.supply.begin(self.partial, self._advance, self.stopping)
             with ThreadPoolExecutor(_COPY_THREADS) as pool:
                 running = [pool.submit(self._bring, file) for file in self.manifest.files]
                 try:
@@ -165,7 +212,8 @@ class _Copy:
                 "mount or make it; the tiny model is made by dynamo-mlperf init --assets assets",
             )
         for file in self.manifest.files:
-            size_bytes = real_file(self.source, file.path).stat().st_size
+            path = real_file(self.source, file.path)
+            size_bytes = despite_stale(lambda path=path: path.stat().st_size)  # type: ignore[misc]
             if size_bytes != file.bytes:
                 raise SetupError(
                     f"{self.source / file.path} is {size_bytes} bytes; the manifest of {self.manifest.name} says "
@@ -199,76 +247,50 @@ class _Copy:
         (self.partial / MARKER).unlink(missing_ok=True)
         return True
 
-    def _check_space(self) -> None:
-        here_bytes = sum(
-            min(file.bytes, path.stat().st_size)
-            for file in self.manifest.files
-            if (path := self.partial / file.path).is_file()
-        )
-        needed_bytes = self.manifest.total_bytes - here_bytes
-        free_bytes = shutil.disk_usage(self.partial).free
-        if needed_bytes > free_bytes:
-            raise SetupError(
-                f"{self.manifest.name} needs {needed_bytes} bytes on {self.final.parent}; {free_bytes} are free",
-                self._room(),
-            )
-
     def _full(self, error: OSError) -> SetupError:
         free_bytes = shutil.disk_usage(self.final.parent).free
         return SetupError(
             f"{self.final.parent} was full ({error.strerror}) after {self.copied_bytes} of "
             f"{self.manifest.total_bytes} bytes of {self.manifest.name}; the partial copy is gone, "
             f"{free_bytes} are free",
-            self._room(),
+            f"remove what you no longer need from {self.final.parent}, or stage elsewhere with --to",
         )
-
-    def _room(self) -> str:
-        return f"remove what you no longer need from {self.final.parent}, or stage elsewhere with --to"
 
     def _bring(self, file: ManifestFile) -> None:
         """Make one file right in the partial directory: keep what verifies, copy what does not."""
         path = self.partial / file.path
-        if path.is_file() and path.stat().st_size == file.bytes and self._digest(file) == file.blake3:
+        if self.supply.may_keep(file, path) and self._digest(file) == file.blake3:
+            self.supply.confirm(file)
             self._advance(file.bytes, copied=False)
             return
-        path.unlink(missing_ok=True)
-        read_digest = self._copy_file(real_file(self.source, file.path), path)
-        if read_digest != file.blake3:
-            raise SetupError(
-                f"{self.source / file.path} has digest {read_digest}; the manifest of {self.manifest.name} says "
-                f"{file.blake3}",
-                "write the manifest anew if the change is meant: dynamo-mlperf stage manifest",
-            )
-        written_digest = self._digest(file)
-        if written_digest != file.blake3:
-            raise SetupError(
-                f"{path} reads back with digest {written_digest} where {file.blake3} was written",
-                "check this node's disk, or stage elsewhere with --to",
-            )
+        for fill in (self.supply.fill, self.supply.fill_again):
+            fill(file, path)
+            if self.stopping.is_set():
+                return
+            written_digest = self._digest(file)
+            if written_digest == file.blake3:
+                self.supply.confirm(file)
+                return
+        raise SetupError(
+            f"{path} reads back with digest {written_digest} where {file.blake3} was written",
+            "check this node's disk, or stage elsewhere with --to",
+        )
 
     def _digest(self, file: ManifestFile) -> str:
-        """Digest of what the partial directory holds, stamped before it is read: a later write is then seen."""
+        """Digest of what the partial directory holds, stamped before it is read: a later write is then seen.
+
+        When the digest is right, the disk holds the file too.
+        """
         path = self.partial / file.path
         self.stamps[file.path] = stamp(path)
-        return digest_file(path)
+        digest = digest_written(path)
+        if digest == file.blake3:
+            flush(path)
+        return digest
 
-    def _copy_file(self, source: Path, path: Path) -> str:
-        """Copy, flush to the disk and drop from the page cache; returns the digest of what was read."""
-        hasher = blake3()
-        with source.open("rb") as original, path.open("wb", buffering=0) as copy:
-            while not self.stopping.is_set() and (block := original.read(_BLOCK_BYTES)):
-                hasher.update(block)
-                left = memoryview(block)
-                while left:
-                    left = left[copy.write(left) :]
-                self._advance(len(block), copied=True)
-            os.fsync(copy.fileno())
-            os.posix_fadvise(copy.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        return hasher.hexdigest()
-
-    def _advance(self, more_bytes: int, *, copied: bool) -> None:
+    def _advance(self, more_bytes: int, *, copied: bool = True) -> None:
         with self.lock:
-            self.done_bytes += more_bytes
+            self.done_bytes = min(self.done_bytes + more_bytes, self.manifest.total_bytes)
             self.copied_bytes += more_bytes if copied else 0
             self.report(self.done_bytes, self.manifest.total_bytes)
 
@@ -286,7 +308,7 @@ class _Copy:
                 raise
             return 0
         fsync_directory(self.final.parent)
-        return self.copied_bytes
+        return min(self.copied_bytes, self.manifest.total_bytes)
 
     def _remove_strangers(self) -> None:
         """Remove what a taken-over directory holds beside the manifest's files."""

@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
+from threading import Lock
 from typing import Annotated, Any, Literal
 
 import yaml
 from blake3 import blake3
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import digest_file
+from dynamo_mlperf.errors import ConfigError, SetupError
+from dynamo_mlperf.staging.blocks import digest_source
 from dynamo_mlperf.staging.sources import file_names, real_file
 
 MARKER = ".staged.json"
@@ -97,8 +99,7 @@ class Manifest(_Strict):
     @property
     def digest(self) -> str:
         """BLAKE3 over paths, sizes and digests of the files: the identity of the content, 64 hex digits."""
-        lines = sorted(f"{file.blake3} {file.bytes} {file.path}\n" for file in self.files)
-        return blake3("".join(lines).encode()).hexdigest()
+        return digest_of({file.path: (file.bytes, file.blake3) for file in self.files})
 
     @property
     def total_bytes(self) -> int:
@@ -108,6 +109,12 @@ class Manifest(_Strict):
     def to_yaml(self) -> str:
         """The manifest as its file's text."""
         return yaml.safe_dump(self.model_dump(by_alias=True), sort_keys=False, allow_unicode=True, width=1000)
+
+
+def digest_of(files: Mapping[str, tuple[int, str]]) -> str:
+    """Identity of a directory's content from each file's size in bytes and digest, by path: 64 hex digits."""
+    lines = sorted(f"{digest} {size_bytes} {path}\n" for path, (size_bytes, digest) in files.items())
+    return blake3("".join(lines).encode()).hexdigest()
 
 
 def load_manifest(path: Path) -> Manifest:
@@ -160,30 +167,61 @@ def _checked(content: Any, where: str) -> Manifest:  # noqa: ANN401 - whatever t
 
 
 def make_manifest(
-    directory: Path, *, source: str | None = None, name: str | None = None, kind: Kind = "model"
+    source_path: Path,
+    *,
+    source: str | None = None,
+    name: str | None = None,
+    kind: Kind = "model",
+    report: Callable[[int, int], None] | None = None,
 ) -> Manifest:
-    """Describe `directory`, hashing its files in parallel threads.
+    """Describe a directory, or the directory that holds one file, hashing files in parallel threads.
 
     Args:
-        directory: The directory to read. Hidden files are left out.
-        source: What the manifest says to copy from; `directory` itself if None.
-        name: Name and destination; the directory's own name if None.
+        source_path: The directory to read, hidden files left out; or a single file, such as a container image, and
+            then the manifest lists that file alone.
+        source: What the manifest says to copy from; the directory itself if None.
+        name: Name and destination; the directory's (or the file's) own name if None.
         kind: What it is.
+        report: Called with bytes hashed and bytes in all, one call at a time.
 
     Raises:
-        SetupError: No such directory, or it holds a link that dangles or leads out of it.
+        SetupError: No such directory, or it holds a link that dangles or leads out of it, or a file changed meanwhile.
         ConfigError: The directory is empty, or the name cannot be a directory name.
     """
-    names = file_names(directory)
+    single = source_path.is_file()
+    directory = source_path.parent if single else source_path
+    names = [source_path.name] if single else file_names(directory)
     if not names:
         raise ConfigError(f"{directory}: 0 files", "give a directory that holds files")
     real = [real_file(directory, each) for each in names]
-    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
-        digests = list(pool.map(digest_file, real))
+    sizes = [path.stat().st_size for path in real]
+    digests = _digests(real, sizes, report)
+    for path, size_bytes in zip(real, sizes, strict=True):
+        if path.stat().st_size != size_bytes:
+            raise SetupError(f"{path} changed while it was read", "wait until it is complete, then try again")
     files = [
-        {"path": each, "bytes": path.stat().st_size, "blake3": digest}
-        for each, path, digest in zip(names, real, digests, strict=True)
+        {"path": each, "bytes": size_bytes, "blake3": digest}
+        for each, size_bytes, digest in zip(names, sizes, digests, strict=True)
     ]
-    called = name or directory.resolve().name
+    called = name or source_path.resolve().name
     content = {"schema": 1, "name": called, "kind": kind, "source": source or str(directory), "destination": called}
-    return _checked({**content, "files": files}, str(directory))
+    return _checked({**content, "files": files}, str(source_path))
+
+
+def _digests(paths: list[Path], sizes: list[int], report: Callable[[int, int], None] | None) -> list[str]:
+    """Digests in the order of `paths`; the largest files first, so that none is left alone at the end."""
+    lock, done_bytes = Lock(), 0
+
+    def digest(place: int) -> str:
+        nonlocal done_bytes
+        found = digest_source(paths[place])
+        with lock:
+            done_bytes += sizes[place]
+            if report is not None:
+                report(done_bytes, sum(sizes))
+        return found
+
+    order = sorted(range(len(paths)), key=lambda place: -sizes[place])
+    with ThreadPoolExecutor(_HASHING_THREADS) as pool:
+        by_place = dict(zip(order, pool.map(digest, order), strict=True))
+    return [by_place[place] for place in range(len(paths))]

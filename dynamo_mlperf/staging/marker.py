@@ -1,7 +1,10 @@
 """The marker of a staged directory: what was verified there, and whether that still holds.
 
 A file that is as old, as large and in the same inode as when it was verified is not read again, so that hundreds of
-gigabytes of shards are reused at once. Small files, which an editor reaches most easily, are read at every reuse.
+gigabytes of shards are reused at once. Two times count: that of the last write, which any program can set back, and
+that of the last change (ctime), which the kernel alone sets, so that a write behind a turned-back clock is seen too.
+Small files, which an editor reaches most easily, are read at every reuse. What a disk loses by itself no time tells:
+`verify_full` reads everything.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Stamp = dict[str, int]
-    """Size in bytes, time of the last write in nanoseconds since the epoch, and inode number of one file."""
+    """Size in bytes, times of the last write and change in nanoseconds since the epoch, and inode number of a file."""
 
 ALWAYS_HASHED_BELOW_BYTES = 1 << 20
 
@@ -33,7 +36,12 @@ def stamp(path: Path) -> Stamp:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is no regular file")
-    return {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
+    return {
+        "bytes": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "ctime_ns": status.st_ctime_ns,
+        "inode": status.st_ino,
+    }
 
 
 def write_marker(manifest: Manifest, directory: Path, stamps: dict[str, Stamp]) -> None:
@@ -43,7 +51,9 @@ def write_marker(manifest: Manifest, directory: Path, stamps: dict[str, Stamp]) 
         OSError: The directory cannot be written.
     """
     files = {file.path: stamps[file.path] for file in manifest.files}
-    write_json(directory / MARKER, {"name": manifest.name, "manifest": manifest.digest, "files": files})
+    digests = {file.path: file.blake3 for file in manifest.files}
+    content = {"name": manifest.name, "manifest": manifest.digest, "files": files, "digests": digests}
+    write_json(directory / MARKER, content)
 
 
 def is_staged(manifest: Manifest, directory: Path) -> bool:

@@ -81,8 +81,24 @@ def test_copy_as_json_twice(base: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert all(isinstance(each, float) and each >= 0 for each in seconds)
     path = answers[0]["path"]
     assert answers == [
-        {"path": path, "bytes_copied": 4000, "bytes_reused": 0, "reused": False},
-        {"path": path, "bytes_copied": 0, "bytes_reused": 4000, "reused": True},
+        {
+            "path": path,
+            "bytes_copied": 4000,
+            "bytes_reused": 0,
+            "bytes_from_store": 4000,
+            "bytes_from_peers": 0,
+            "reused": False,
+            "notices": [],
+        },
+        {
+            "path": path,
+            "bytes_copied": 0,
+            "bytes_reused": 4000,
+            "bytes_from_store": 0,
+            "bytes_from_peers": 0,
+            "reused": True,
+            "notices": [],
+        },
     ]
 
 
@@ -160,3 +176,68 @@ def test_the_help_cuts_no_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in lines] == ["copy", "manifest", "verify"]
     assert all(line.endswith(".") and not line.endswith("...") for line in lines)
+
+
+def test_a_single_file_is_an_image_of_its_own(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = base / "models" / "m" / "a.bin"
+    arguments = ("--base", base, "--kind", "image", "-o", base / "image.yaml")
+    assert _run("stage", "manifest", image, *arguments, "--json") == 0
+    manifest = load_manifest(base / "image.yaml")
+    assert (manifest.kind, manifest.source, [file.path for file in manifest.files]) == ("image", "models/m", ["a.bin"])
+    capsys.readouterr()
+    assert _run("stage", "copy", base / "image.yaml", "--base", base, "--to", base / "disk") == 0
+    staged = Path(capsys.readouterr().out.strip())
+    assert staged.name.startswith("a.bin-")
+    assert (staged / "a.bin").read_bytes() == image.read_bytes()
+    assert not (staged / "b.bin").exists()
+
+
+def test_manifest_as_json_needs_a_file(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("stage", "manifest", base / "models" / "m", "--json") == 2
+    capsys.readouterr()
+    assert _run("stage", "manifest", base / "models" / "m", "--json", "-o", base / "m.yaml") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["digest"] == load_manifest(base / "m.yaml").digest
+    assert (answer["name"], answer["kind"], answer["files"], answer["bytes"]) == ("m", "model", 2, 4000)
+
+
+def test_a_dry_run_copies_nothing(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("stage", "copy", base / "m.yaml", "--base", base, "--to", base / "disk", "--dry-run")
+    capsys.readouterr()
+    assert _run(*arguments, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["needed_bytes"], answer["evictable"]) == (4000, {})
+    assert answer["free_bytes"] > 4000
+    assert not (base / "disk").exists()
+
+
+def test_a_dry_run_that_does_not_fit_is_refused(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (base / "m.yaml").read_text().replace("bytes: 3000", f"bytes: {1 << 60}")
+    (base / "m.yaml").write_text(text)
+    capsys.readouterr()
+    assert _run("stage", "copy", base / "m.yaml", "--base", base, "--to", base / "disk", "--dry-run") == 3
+    assert f"m needs {(1 << 60) + 1000} bytes on {base / 'disk'}; " in capsys.readouterr().err
+
+
+def test_verify_full_reads_every_byte(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("stage", "copy", base / "m.yaml", "--base", base, "--to", base / "disk") == 0
+    [staged] = (base / "disk").glob("m-*")
+    capsys.readouterr()
+    assert _run("stage", "verify", staged, "--full") == 0
+    assert capsys.readouterr().out == f"{staged}: complete, 4000 bytes read\n"
+    (staged / "b.bin").write_bytes(b"c" * 1000)
+    assert _run("stage", "verify", staged, "--manifest", base / "m.yaml") == 3
+    assert f"error: {staged}: 1 of 2 files are not as staged: b.bin: digest " in capsys.readouterr().err
+
+
+def test_the_words_between_nodes_are_not_shown_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("stage", "copy", "--help") == 0
+    shown = capsys.readouterr().out
+    assert "--evict" in shown
+    assert "--peers" not in shown
+
+
+def test_a_wrong_list_of_peers_is_a_usage_error(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (base / "peers.json").write_text("{}")
+    assert _run("stage", "copy", base / "m.yaml", "--to", base / "disk", "--peers", base / "peers.json") == 2
+    assert "no list of peers" in capsys.readouterr().err

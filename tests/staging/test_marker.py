@@ -63,7 +63,9 @@ def test_an_unchanged_shard_is_not_read_again(manifest: Manifest, final: Path, h
     assert hashed == ["config.json"]
 
 
-@pytest.mark.parametrize(("name", "later_ns"), [("config.json", 0), ("config.json", 1), ("shard.bin", 1)])
+@pytest.mark.parametrize(
+    ("name", "later_ns"), [("config.json", 0), ("config.json", 1), ("shard.bin", 1), ("shard.bin", 0)]
+)
 def test_a_file_changed_in_place_is_staged_anew(
     source: Path, manifest: Manifest, final: Path, name: str, later_ns: int
 ) -> None:
