@@ -249,23 +249,30 @@ def _checked_image(name: str, where: str, root: Path) -> Path:
     return path
 
 
-def messages(sample: ProductSample) -> list[dict[str, Any]]:
+def prompt_texts(sample: ProductSample) -> tuple[str, str]:
+    """The two texts of one product's prompt: what to answer, then the product."""
+    choices = json.dumps(sample.choices, ensure_ascii=False)
+    return _INSTRUCTION, f"title: {sample.title}\ndescription: {sample.description}\ncategories: {choices}"
+
+
+def messages(sample: ProductSample, image_url: str | None = None) -> list[dict[str, Any]]:
     """Chat messages for one product in the OpenAI form: what to answer, then the texts, then the image.
 
     They carry what MLPerf's reference implementation sends, in the same order (title, description, categories to
     choose from, image), and ask for the same JSON object; the wording is this project's.
+
+    Args:
+        sample: The product.
+        image_url: Stands for the image; None = a data URL of its bytes, for which its file is read.
     """
-    text = (
-        f"title: {sample.title}\ndescription: {sample.description}\n"
-        f"categories: {json.dumps(sample.choices, ensure_ascii=False)}"
-    )
+    instruction, text = prompt_texts(sample)
     return [
-        {"role": "system", "content": _INSTRUCTION},
+        {"role": "system", "content": instruction},
         {
             "role": "user",
             "content": [
                 {"type": "text", "text": text},
-                {"type": "image_url", "image_url": {"url": sample.data_url()}},
+                {"type": "image_url", "image_url": {"url": sample.data_url() if image_url is None else image_url}},
             ],
         },
     ]

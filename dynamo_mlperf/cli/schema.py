@@ -1,10 +1,12 @@
-"""`schema`: every key of a topology or site file."""
+"""`schema`: every key of a topology or site file, and the rules of a round."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import click
+
+from dynamo_mlperf.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,12 +32,18 @@ _BOUNDS = {
 
 
 @click.command(name="schema")
-@click.argument("kind", type=click.Choice(["topology", "site"]), default="topology")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON Schema, for editors.")
-def command(kind: str, *, as_json: bool) -> None:
-    """Show every key of a topology file (or a site file): type, default, meaning."""
+@click.argument("kind", type=click.Choice(["topology", "site", "rules"]), default="topology")
+@click.option("--round", "round_name", help="With rules: of which round; left out, the current one.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON Schema, for editors; rules as plain JSON.")
+def command(kind: str, round_name: str | None, *, as_json: bool) -> None:
+    """Show every key of a topology file (or a site file), or the rules of an MLPerf round."""
     import json
 
+    if kind == "rules":
+        _print_rules(round_name, as_json=as_json)
+        return
+    if round_name is not None:
+        raise ConfigError(f"--round goes with rules, and this is {kind}", "write: schema rules --round ROUND")
     from dynamo_mlperf.site import Site
     from dynamo_mlperf.topology.spec import Topology
 
@@ -45,6 +53,16 @@ def command(kind: str, *, as_json: bool) -> None:
         return
     for line in describe(model):
         click.echo(line)
+
+
+def _print_rules(round_name: str | None, *, as_json: bool) -> None:
+    import json
+
+    from dynamo_mlperf.benchmark.rounds import CURRENT, round_of
+    from dynamo_mlperf.cli.rules_table import facts, lines
+
+    rules = round_of(CURRENT if round_name is None else round_name)
+    click.echo(json.dumps(facts(rules), indent=2) if as_json else "\n".join(lines(rules)))
 
 
 def describe(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynamo_mlperf.benchmark.early_stopping import minimum_queries
 from dynamo_mlperf.load.health import client_limit
+from dynamo_mlperf.load.settings import below_rules
+from dynamo_mlperf.load.stopping import too_few, too_many_over
 from dynamo_mlperf.load.user_conf import expected_effective
 from dynamo_mlperf.record import Reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dynamo_mlperf.benchmark.shapes import Benchmark
     from dynamo_mlperf.load.logs import LoadgenLog
+    from dynamo_mlperf.load.over_limit import OverLimit
     from dynamo_mlperf.load.queries import Queries
     from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.record import ConstraintLatency, TransferEvidence
@@ -37,19 +40,30 @@ _COMPLIANCE_KEYS = ("effective_accuracy_log_", "effective_performance_issue_")
 """What an `audit.config` may change."""
 
 
-def loadgen_result(log: LoadgenLog, settings: LoadSettings) -> list[Reason]:
-    """LoadGen's error entries, which do not change its result, then that result."""
-    reasons = []
-    if log.error_count:
-        first = log.errors[0] if log.errors else "not in the detail log"
-        reasons.append(
-            Reason(
-                "error entries in LoadGen's log",
-                "0",
-                f"{log.error_count}, the first: {first}",
-                "LoadGen calls such a run VALID all the same: mend the cause in mlperf_log_detail.txt",
-            )
+def loadgen_errors(log: LoadgenLog) -> list[Reason]:
+    """LoadGen's error entries, which do not change its result."""
+    if not log.error_count:
+        return []
+    first = log.errors[0] if log.errors else "not in the detail log"
+    return [
+        Reason(
+            "error entries in LoadGen's log",
+            "0",
+            f"{log.error_count}, the first: {first}",
+            "LoadGen calls such a run VALID all the same: mend the cause in mlperf_log_detail.txt",
         )
+    ]
+
+
+def contradictions(log: LoadgenLog) -> list[Reason]:
+    """Logs that call a test VALID agree with each other about it."""
+    action = "take detail log and summary of one test, as LoadGen wrote them"
+    return [Reason("LoadGen's result", "logs that agree on it", said, action) for said in log.contradictions]
+
+
+def loadgen_result(log: LoadgenLog, settings: LoadSettings) -> list[Reason]:
+    """LoadGen's error entries, then its result."""
+    reasons = [*loadgen_errors(log), *contradictions(log)]
     if settings.mode == "performance" and log.validity != "VALID":
         said = str(log.values.get("result_invalid_reason") or "early stopping").strip()
         reasons.append(Reason("LoadGen's result", "VALID", f"{log.validity} ({said})", "see mlperf_log_summary.txt"))
@@ -116,9 +130,10 @@ def counts(queries: Queries, log: LoadgenLog, client: Mapping[str, Any], setting
         reasons.append(Reason("queries that LoadGen issued", str(planned), got, "run the measurement again"))
     samples = settings.accuracy_sample_count if settings.mode == "accuracy" else settings.performance_sample_count
     if settings.sample_concatenate_permutation and number:
-        times = np.bincount(queries.samples, minlength=samples)
-        if len(times) > samples or np.count_nonzero(times) != samples or np.ptp(times):
-            got = f"{np.count_nonzero(times)} samples, each {times.min()} to {times.max()} times"
+        drawn, times = np.unique(queries.samples, return_counts=True)
+        if drawn[0] < 0 or drawn[-1] >= samples or len(drawn) != samples or np.ptp(times):
+            least = times.min() if len(drawn) >= samples else 0
+            got = f"{len(drawn)} samples, each {least} to {times.max()} times"
             reasons.append(Reason("equal issue", f"{samples} samples, equally often", got, "check the data set"))
     return reasons
 
@@ -141,29 +156,46 @@ def failures(queries: Queries) -> list[Reason]:
 
 def early_stopping(name: str, latency: ConstraintLatency, number: int) -> list[Reason]:
     """Enough queries, and few enough over the limit, for the judged percentile with confidence 0.99."""
-    percent = f"p{latency.percentile * 100:g}"
     if latency.over_limit_allowed < 0:
-        need = minimum_queries(0, latency.percentile)
-        return [
-            Reason(
-                f"too few queries for {percent}",
-                f"{need} with none over",
-                str(number),
-                "run for longer, at a higher target_qps, or lower the percentile in reduced:",
-            )
-        ]
+        return [too_few(number, latency.over_limit, latency.percentile)]
     if latency.over_limit <= latency.over_limit_allowed:
         return []
+    percent = f"p{latency.percentile * 100:g}"
     seen = f", {percent} {latency.at_percentile:.1f} ms" if not math.isnan(latency.at_percentile) else ""
-    stopped = "" if latency.early_stopping is None else f", early-stopping {percent} {latency.early_stopping:.1f} ms"
-    return [
-        Reason(
-            f"{name} within {latency.limit:g} ms",
-            f"at most {latency.over_limit_allowed} of {number} over",
-            f"{latency.over_limit} over{seen}{stopped}",
-            "lower target_qps, or give the role that limits it more GPUs",
-        )
-    ]
+    if latency.early_stopping is not None:
+        seen += f", early-stopping {percent} {latency.early_stopping:.1f} ms"
+    return [too_many_over(name, latency.limit, number, latency.over_limit, latency.percentile, seen=seen)]
+
+
+def over_limit_reasons(name: str, count: OverLimit, limit_ms: float) -> list[Reason]:
+    """The same from whatever a log shows of the latencies; what it leaves open is no reason."""
+    if count.allowed < 0:
+        return [too_few(count.number, count.at_least, count.percentile)]
+    if count.outcome != "failed":
+        return []
+    percent = f"p{count.percentile * 100:g}"
+    seen = "" if count.at_percentile_ms is None else f", {percent} {count.at_percentile_ms:.1f} ms"
+    return [too_many_over(name, limit_ms, count.number, count.at_least, count.percentile, seen=seen, shown=count.shown)]
+
+
+def tokens_out_of_range(mean: float | None, rules: Benchmark) -> Reason | None:
+    """The mean of output tokens per sample against the bounds of an accuracy run; None where it is within, or unknown.
+
+    The checker applies them to `TOKENS_PER_SAMPLE` of accuracy.txt alone (`accuracy-target`, `accuracy-upper-limit`
+    in its constants), never to a performance log.
+    """
+    low, high = rules.tokens_per_sample
+    if mean is None or ((low is None or mean >= low) and (high is None or mean <= high)):
+        return None
+    wanted = f"{low:g} to {high:g}" if low is not None else f"at most {high:g}"
+    action = "check the chat template, the end-of-text token and the cap on output tokens"
+    return Reason("mean output tokens per sample", wanted, f"{mean:.1f}", action)
+
+
+def tokens_per_sample(mean: float | None, rules: Benchmark) -> list[str]:
+    """The same for a performance run, which is not judged by it: a note that its accuracy run would not pass."""
+    found = tokens_out_of_range(mean, rules)
+    return [] if found is None else [f"an accuracy run like this one would not pass: {found.text()}"]
 
 
 def client_health(client: Mapping[str, Any], settings: LoadSettings) -> list[Reason]:
@@ -255,6 +287,12 @@ def _routing(evidence: TransferEvidence, number: int, result_class: str) -> list
 
 def claimed_class(settings: LoadSettings, result_class: str) -> list[Reason]:
     """A reduced run does not call itself official."""
-    if settings.reduced and result_class == "official":
+    if result_class != "official":
+        return []
+    lowered = below_rules(settings)
+    if lowered and not settings.reduced:
+        action = "these settings are not those that the run was made with: copy measure.json again"
+        return [Reason("class of the result", "settings of the rules", f"lowered: {', '.join(lowered)}", action)]
+    if settings.reduced:
         return [Reason("class of the result", "reduced", "official", "take the reduced: block out for official runs")]
     return []

@@ -6,6 +6,7 @@ of the detail log is off by orders of magnitude, `result_completed_tokens_per_se
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import dataclass, field
@@ -20,7 +21,18 @@ DETAIL = "mlperf_log_detail.txt"
 SUMMARY = "mlperf_log_summary.txt"
 _MARK = ":::MLLOG "
 _GENERATED = re.compile(rb'"key": "(generated_query_count|generated_samples_per_query)", "value": (\d+)')
+_SUMMARY_FAULT = re.compile(r"^Result is : (?!VALID\b).*|^\d+ ERRORS? encountered.*", re.MULTILINE)
+_ONCE = ("effective_", "result_", "generated_")
+"""How keys begin that one test logs once."""
 _UNUSABLE = frozenset({"result_token_throughput"})
+
+
+_MET = (
+    "result_min_duration_met",
+    "result_min_queries_met",
+    "result_perf_constraints_met",
+    "early_stopping_met",
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,16 @@ class LoadgenLog:
         return max(len(self.errors), int(self.values.get("num_errors", 0)))
 
     @property
+    def contradictions(self) -> tuple[str, ...]:
+        """What in the logs of a test that they call VALID says that it is not; LoadGen itself writes none of it."""
+        if self.validity != "VALID":
+            return ()
+        unmet = [f"{key} false" for key in _MET if self.values.get(key, True) is not True]
+        cause = str(self.values.get("result_invalid_reason") or "").strip()
+        told = _SUMMARY_FAULT.findall(self.summary) if not self.error_count else []
+        return (*unmet, *([cause] if cause else []), *(f"{SUMMARY}: {line}" for line in told))
+
+    @property
     def audit_config_applied(self) -> bool:
         """Whether LoadGen says that an `audit.config` changed its settings."""
         return any("Audit Config file" in warning for warning in self.warnings)
@@ -87,21 +109,31 @@ def read_logs(directory: Path) -> LoadgenLog:
         at = line.find(_MARK)
         if at >= 0:
             key, value, metadata = _entry(path, number, line[at + len(_MARK) :])
+            if key.startswith(_ONCE) and key in values and values[key] != value:
+                raise MeasureError(
+                    f"LoadGen's log {path} shows {key} twice, as {values[key]} and {value}: logs of two tests",
+                    "take the log of one test, as LoadGen wrote it",
+                )
             values[key] = value
-            if metadata.get("is_error"):
+            if metadata.get("is_error") or (key.startswith("error_") and not metadata.get("is_warning")):
                 errors.append(f"{key}: {value}")
             if metadata.get("is_warning"):
                 warnings.append(f"{key}: {value}")
     _check_whole(path, values)
     summary = directory / SUMMARY
-    return LoadgenLog(values, tuple(errors), tuple(warnings), summary.read_text() if summary.exists() else "")
+    return LoadgenLog(values, tuple(errors), tuple(warnings), summary.read_text() if summary.is_file() else "")
+
+
+def _no_number(word: str) -> None:
+    """NaN compares as false with every limit, and so would be within it."""
+    raise ValueError(f"{word} is no number")
 
 
 def _entry(path: Path, number: int, raw: str) -> tuple[str, Any, dict[str, Any]]:
     try:
-        entry = json.loads(raw)
+        entry = json.loads(raw, parse_constant=_no_number)
         return str(entry["key"]), entry["value"], dict(entry["metadata"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MeasureError(
             f"LoadGen's log {path} is cut or garbled at line {number}", "run the measurement again"
         ) from error
@@ -116,6 +148,22 @@ def _check_whole(path: Path, values: dict[str, Any]) -> None:
     last = "num_errors" if mode == "PerformanceOnly" else "generated_query_count"
     if last not in values or (mode == "PerformanceOnly" and "result_validity" not in values):
         raise MeasureError(f"LoadGen's log {path} has no result: the test did not end", "run the measurement again")
+
+
+def logged_values(path: Path) -> dict[str, Any]:
+    """The values of a log that may still be growing, the last of every key; a line cut by its growth is left out.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    values: dict[str, Any] = {}
+    for line in path.read_text(errors="replace").split("\n")[:-1]:
+        _, mark, raw = line.partition(_MARK)
+        if mark:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                entry = json.loads(raw)
+                values[str(entry["key"])] = entry["value"]
+    return values
 
 
 def generated_queries(path: Path) -> int | None:

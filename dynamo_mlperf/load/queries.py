@@ -78,7 +78,10 @@ def read_queries(path: Path) -> Queries:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise MeasureError(f"{path} cannot be read: {error}", "run the measurement again") from error
-    rows = list(csv.reader(text.splitlines()))
+    try:
+        rows = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        raise MeasureError(f"{path} is garbled: {error}", "run the measurement again") from error
     width = len(QUERIES_HEADER.split(","))
     whole = bool(rows) and ",".join(rows[0]) == QUERIES_HEADER and text.endswith("\n")
     if not whole or any(len(row) != width for row in rows):
@@ -87,7 +90,7 @@ def read_queries(path: Path) -> Queries:
         raise MeasureError(f"{path} holds no query", "look at mlperf_log_detail.txt")
     try:
         return _columns(rows[1:])
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise MeasureError(f"{path} is garbled: {error}", "run the measurement again") from error
 
 
@@ -101,7 +104,18 @@ def _columns(rows: list[list[str]]) -> Queries:
     def counts(column: int) -> Counts:
         return np.array([int(row[column]) for row in rows], dtype=np.int64)
 
-    return Queries(counts(1), times(2), times(3), times(4), counts(5), counts(6), tuple(row[7] for row in rows))
+    found = Queries(counts(1), times(2), times(3), times(4), counts(5), counts(6), tuple(row[7] for row in rows))
+    ended = found.succeeded
+    issued, first, completed = (column[ended] for column in (found.issued_ms, found.first_token_ms, found.completed_ms))
+    if not (np.isfinite(issued) & np.isfinite(completed) & (issued >= 0) & (issued <= completed)).all():
+        raise ValueError("a query without an error has no end, or one before its issue")
+    if not (np.isnan(first) | ((issued <= first) & (first <= completed))).all():
+        raise ValueError("a first token is not between issue and end")
+    return found
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")
 
 
 def read_client(path: Path) -> dict[str, Any]:
@@ -111,7 +125,7 @@ def read_client(path: Path) -> dict[str, Any]:
         MeasureError: The file is missing or no such account.
     """
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(path.read_text(), parse_constant=_no_number)
     except (OSError, ValueError) as error:
         raise MeasureError(f"{path} cannot be read: {error}", "run the measurement again") from error
     if not isinstance(value, dict) or not set(value) >= _CLIENT_KEYS:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from dynamo_mlperf.benchmark.rounds import round_of
 from dynamo_mlperf.benchmark.rules import (
     MIN_QUERY_COUNT,
-    SEEDS,
+    ROUND,
     Benchmark,
     Limits,
     Reduction,
@@ -51,6 +52,7 @@ class LoadSettings:
         request_timeout_s: Seconds after which a request has failed.
         max_in_flight: Requests in flight per client process in Offline.
         reduced: Whether anything is below what the rules ask for.
+        round_name: The round whose rules and seeds these are.
     """
 
     benchmark: str
@@ -74,6 +76,7 @@ class LoadSettings:
     request_timeout_s: float = DEFAULT_REQUEST_TIMEOUT_S
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT
     reduced: bool = False
+    round_name: str = ROUND
 
     @property
     def limits_ms(self) -> dict[str, float]:
@@ -107,6 +110,7 @@ def build_settings(  # noqa: PLR0917 - one argument per independent decision
     mode: Mode = "performance",
     request_timeout_s: float = DEFAULT_REQUEST_TIMEOUT_S,
     max_in_flight: int = DEFAULT_MAX_IN_FLIGHT,
+    round_name: str = ROUND,
 ) -> LoadSettings:
     """The settings of one test by the rules of `benchmark`, less what `reduction` names.
 
@@ -119,12 +123,13 @@ def build_settings(  # noqa: PLR0917 - one argument per independent decision
         mode: performance or accuracy.
         request_timeout_s: Seconds after which a request has failed.
         max_in_flight: Requests that each client process keeps in flight in Offline.
+        round_name: The round that `benchmark` was taken from; decides the seeds.
 
     Raises:
         ConfigError: An unknown scenario, a rate that is none, a reduction that lowers nothing, or a data set
             smaller than what the rules (or the reduction) ask for.
     """
-    check_scenario(scenario)
+    check_scenario(scenario, benchmark)
     if not 0 < target_qps < float("inf"):
         raise ConfigError(f"target_qps is {target_qps}", "write a rate above 0, for example target_qps: 1")
     lowered = reduction or Reduction()
@@ -149,12 +154,43 @@ def build_settings(  # noqa: PLR0917 - one argument per independent decision
         tpot_ms=limits.tpot_ms,
         use_token_latencies=benchmark.use_token_latencies,
         sample_concatenate_permutation=True,
-        seeds=SEEDS,
+        seeds=round_of(round_name).seeds,
         mode=mode,
         request_timeout_s=request_timeout_s,
         max_in_flight=max_in_flight,
         reduced=lowered != Reduction(),
+        round_name=round_name,
     )
+
+
+def below_rules(settings: LoadSettings) -> list[str]:
+    """The fields of these settings that ask for less than the rules of their round do, or for something else."""
+    rules = round_of(settings.round_name).benchmarks[settings.benchmark]
+    full = build_settings(
+        rules,
+        settings.scenario,
+        settings.target_qps,
+        max(settings.dataset_samples, settings.performance_sample_count, *rules.performance_sample_count.values())
+        + max(rules.accuracy_sample_count.values()),
+        mode=settings.mode,
+        round_name=settings.round_name,
+    )
+    at_least = ("min_duration_ms", "min_query_count", "performance_sample_count", "percentile")
+    at_most = ("target_latency_ms", "ttft_ms", "tpot_ms")
+    same = (
+        "loadgen_scenario",
+        "loadgen_model",
+        "accuracy_sample_count",
+        "use_token_latencies",
+        "sample_concatenate_permutation",
+        "seeds",
+    )
+    now, wanted = vars(settings), vars(full)
+    return [
+        *(name for name in at_least if not now[name] >= wanted[name]),
+        *(name for name in at_most if wanted[name] is not None and not 0 < (now[name] or 0) <= wanted[name]),
+        *(name for name in same if now[name] != wanted[name]),
+    ]
 
 
 def _limits(benchmark: Benchmark, scenario: str, lowered: Reduction) -> Limits:

@@ -94,13 +94,19 @@ def parse_user_conf(text: str, settings: LoadSettings) -> dict[str, float]:
 
     Raises:
         ConfigError: A line would have no effect: no blanks round `=`, an unknown key, another model or scenario,
-            a comment without a blank after `#`, a value that is no number. The error names the line.
+            a comment without a blank after `#`, a value that is no number, a key set twice. The error names the
+            line.
     """
     values: dict[str, float] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split()
         if words and words[0] != "#":
             key, value = _setting(number, line, words, settings)
+            if key in values:
+                raise ConfigError(
+                    f"user.conf line {number} has no effect, or an earlier one has none: {key} is set twice",
+                    "leave one of them out",
+                )
             values[key] = value
     return values
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit, early_stopping_latency, plain_percentile
-from dynamo_mlperf.benchmark.rules import PERCENTILE
+from dynamo_mlperf.benchmark.rules import PERCENTILE, benchmark
 from dynamo_mlperf.errors import MeasureError
 from dynamo_mlperf.load import checks
 from dynamo_mlperf.load.logs import LoadgenLog, read_logs
@@ -66,6 +66,7 @@ def judge(
         *checks.issued_in_time(log, _own_percentiles(queries), settings),
         *checks.transfers(transfer, len(queries), result_class),
         *checks.claimed_class(settings, result_class),
+        *_tokens(queries, settings, result_class),
     ]
     if settings.mode == "performance":
         for name, latency in latencies.items():
@@ -81,7 +82,11 @@ def judge(
         scenario=settings.scenario,
         run_dir=run_dir,
         reasons=tuple(dict.fromkeys(reasons)),
-        notes=_notes(log, latencies, transfer, client),
+        notes=(
+            *_notes(log, latencies, transfer, client),
+            *_stricter(latencies, len(queries), settings),
+            *_length(queries, settings, result_class),
+        ),
         target_qps=settings.target_qps,
         completed_qps=_throughput(log, queries) if measured else None,
         tokens_per_second=float(queries.output_tokens[queries.succeeded].sum()) / queries.duration_s
@@ -94,6 +99,35 @@ def judge(
         transfer=transfer,
         client={**client, "failed": client["failed"][: checks.NAMED]},
     )
+
+
+def _tokens(queries: Queries, settings: LoadSettings, result_class: ResultClass) -> list[Reason]:
+    """An official accuracy run answers at the length of the reference; part of a data set says nothing of it."""
+    if settings.mode != "accuracy" or result_class != "official" or not queries.succeeded.any():
+        return []
+    mean = float(queries.output_tokens[queries.succeeded].mean())
+    found = checks.tokens_out_of_range(mean, benchmark(settings.benchmark, settings.round_name))
+    return [] if found is None else [found]
+
+
+def _length(queries: Queries, settings: LoadSettings, result_class: ResultClass) -> list[str]:
+    """Simulated engines answer as long as they may: of them nothing is said."""
+    if settings.mode == "accuracy" or result_class == "rehearsal" or not queries.succeeded.any():
+        return []
+    mean = float(queries.output_tokens[queries.succeeded].mean())
+    return checks.tokens_per_sample(mean, benchmark(settings.benchmark, settings.round_name))
+
+
+def _stricter(latencies: dict[str, ConstraintLatency], number: int, settings: LoadSettings) -> list[str]:
+    """Where LoadGen's rule is met to the last sample, and that of endpoints, one sample stricter, would not be."""
+    if "endpoints" not in benchmark(settings.benchmark, settings.round_name).clients:
+        return []
+    return [
+        f"{name}: {latency.over_limit} of {number} over the limit is the last number that LoadGen passes; "
+        "the endpoints client wants one less"
+        for name, latency in latencies.items()
+        if latency.over_limit == latency.over_limit_allowed > 0
+    ]
 
 
 def _throughput(log: LoadgenLog, queries: Queries) -> float:

@@ -13,11 +13,11 @@ import pytest
 
 from dynamo_mlperf.benchmark.rules import Reduction, benchmark
 from dynamo_mlperf.load.account import QUERIES_HEADER
-from dynamo_mlperf.load.checks import duration
+from dynamo_mlperf.load.checks import duration, tokens_out_of_range, tokens_per_sample
 from dynamo_mlperf.load.logs import DETAIL
 from dynamo_mlperf.load.queries import Queries
-from dynamo_mlperf.load.settings import LoadSettings, build_settings
-from dynamo_mlperf.load.verdict import judge
+from dynamo_mlperf.load.settings import LoadSettings, Mode, build_settings
+from dynamo_mlperf.load.verdict import _length, _tokens, judge
 from dynamo_mlperf.record import ResultClass, TransferEvidence, Verdict
 
 GOLDEN = (Path(__file__).parent / "golden" / "interactive_valid_detail.txt").read_text()
@@ -401,3 +401,46 @@ def test_a_missing_or_cut_file_is_no_measurement(run: Run, name: str) -> None:
 def test_a_run_without_queries_is_no_measurement(run: Run) -> None:
     run.rows = []
     assert run.judge().verdict == "FAILED"
+
+
+def test_the_last_sample_that_loadgen_passes_is_one_too_many_for_endpoints(run: Run) -> None:
+    run.late(3)
+    verdict = run.judge()
+    assert verdict.verdict == "VALID"
+    assert (
+        "end_to_end: 1 of 80 over the limit is the last number that LoadGen passes; the endpoints client wants one less"
+    ) in verdict.notes
+
+
+@pytest.mark.parametrize(("tokens", "valid"), [(265, False), (266, True), (323, True), (324, False)])
+def test_an_official_accuracy_run_answers_at_the_length_of_the_reference(tokens: int, valid: bool) -> None:  # noqa: FBT001
+    rules = benchmark("llama2-70b-99.9")
+    found = tokens_out_of_range(float(tokens), rules)
+    assert (found is None) == valid
+    if found is not None:
+        assert found.wanted == "265.005 to 323.895"
+        assert tokens_per_sample(float(tokens), rules)[0].startswith("an accuracy run like this one would not pass")
+    assert tokens_out_of_range(10_998.9, benchmark("gpt-oss-120b")) is None
+    assert tokens_out_of_range(10_999.0, benchmark("gpt-oss-120b")) is not None
+    assert tokens_out_of_range(1.0, benchmark("qwen3-vl-235b-a22b")) is None
+
+
+@pytest.mark.parametrize(("mode", "result_class", "wanted"), [("accuracy", "official", 1), ("accuracy", "reduced", 0), ("performance", "official", 0)])  # fmt: skip
+def test_length_of_answers_counts_in_official_accuracy_runs_alone(
+    mode: Mode, result_class: ResultClass, wanted: int
+) -> None:
+    settings = build_settings(benchmark("llama2-70b-99.9"), "Offline", 10, 24_576, mode=mode)
+    number = 3
+    times = np.arange(number, dtype=np.float64)
+    tokens = np.full(number, 150, dtype=np.int64)
+    queries = Queries(tokens, times, times, times, tokens, tokens, ("",) * number)
+    found = _tokens(queries, settings, result_class)
+    noted = _length(queries, settings, result_class)
+    assert len(noted) == (mode == "performance"), "a performance run is not judged by it, and told"
+    assert _length(queries, settings, "rehearsal") == []
+    assert [reason.text() for reason in found] == wanted * [
+        (
+            "mean output tokens per sample: wanted 265.005 to 323.895, got 150.0. check the chat template, the end-of-text "
+            "token and the cap on output tokens"
+        )
+    ]

@@ -1,0 +1,77 @@
+"""`dynamo-mlperf judge`: the verdict of a test from its directory alone, ours or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dynamo_mlperf.errors import ExitCode, MeasureError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dynamo_mlperf.record import Verdict
+
+_CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
+
+
+@click.command("judge", short_help="Judge a test from its directory alone: ours, any LoadGen's, endpoints'.")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--benchmark", help="Benchmark, as `schema rules` names it; left out, found from path or settings.")
+@click.option("--scenario", help="Offline, Server or Interactive; left out, found from path or settings.")
+@click.option(
+    "--round", "round_name", help="Round whose rules and seeds apply, such as v6.0; left out, the current one."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the keys of verdict.json.")
+def command(
+    directory: Path, benchmark: str | None, scenario: str | None, round_name: str | None, *, as_json: bool
+) -> int:
+    """Judge the test in DIRECTORY offline: a run directory, or what any LoadGen or endpoints wrote.
+
+    A run of ours is judged by the settings that it was made with; anything else by the full rules of a round. The
+    exit code is 0 for VALID, 5 for INVALID, and 4 where there is no measurement to judge.
+    """
+    import json
+
+    from dynamo_mlperf.load.directory import Wanted, failed_verdict, judge_directory
+
+    try:
+        verdict = judge_directory(directory, Wanted(benchmark, scenario, round_name))
+    except MeasureError as error:
+        if not as_json:
+            raise
+        verdict = failed_verdict(directory, error)
+    click.echo(json.dumps(verdict.as_json(), indent=2) if as_json else "\n".join(map(_printable, lines(verdict))))
+    return _CODES[verdict.verdict]
+
+
+def _printable(line: str) -> str:
+    """What files of others hold may steer a terminal, or be no text at all."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+def lines(verdict: Verdict) -> Iterator[str]:
+    """The verdict for people: what it is of, each reason, the figures, then the notes."""
+    yield f"{verdict.verdict} ({verdict.result_class}): {verdict.benchmark} {verdict.scenario}, {verdict.run_dir}"
+    for reason in verdict.reasons:
+        yield f"  {reason.check}: wanted {reason.wanted}, got {reason.got}"
+        yield f"    {reason.action}"
+    figures = [f"{verdict.requests} requests"]
+    if verdict.duration_s is not None:
+        figures.append(f"{verdict.duration_s:.1f} s")
+    if verdict.completed_qps is not None:
+        figures.append(f"{verdict.completed_qps:.6g}/s")
+    if verdict.tokens_per_second is not None:
+        figures.append(f"{verdict.tokens_per_second:.6g} tokens/s")
+    yield f"  {', '.join(figures)}"
+    for name, latency in verdict.latency_p99_ms.items():
+        stopped = "" if latency.early_stopping is None else f", early stopping {latency.early_stopping:.1f} ms"
+        allowed = max(0, latency.over_limit_allowed)
+        yield (
+            f"  {name}: p{latency.percentile * 100:g} {latency.at_percentile:.1f} ms{stopped}, "
+            f"limit {latency.limit:g} ms, {latency.over_limit} over it, {allowed} allowed"
+        )
+    for note in verdict.notes:
+        yield f"  note: {note}"

@@ -1,0 +1,276 @@
+"""Whose test a directory holds, and its verdict from what lies there: ours, any LoadGen's, or endpoints'.
+
+A run of ours is judged by the settings that were asked for (`measure.json`), its class and its engines' counters
+included, and so gets the verdict that the run itself gave. Anything else is judged by the full rules of a round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from dynamo_mlperf.benchmark.rounds import CURRENT, round_of
+from dynamo_mlperf.benchmark.rules import benchmark, check_scenario
+from dynamo_mlperf.errors import ConfigError, MeasureError
+from dynamo_mlperf.files import RunPaths
+from dynamo_mlperf.load.endpoints_results import is_endpoints, read_results
+from dynamo_mlperf.load.endpoints_verdict import judge_endpoints
+from dynamo_mlperf.load.foreign import judge_loadgen
+from dynamo_mlperf.load.guess import from_endpoints, from_log, from_path
+from dynamo_mlperf.load.logs import DETAIL, read_logs
+from dynamo_mlperf.load.spec import MeasureSpec, read_spec
+from dynamo_mlperf.load.verdict import judge
+from dynamo_mlperf.record import Reason, TransferEvidence, Verdict, read_verdict
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.record import ResultClass, VerdictName
+
+SPEC = "measure.json"
+_PLACES = ("", "loadgen", "performance/run_1", "run_1", "performance", "accuracy")
+"""Where LoadGen's logs may lie below the directory that a person names; the first that has them."""
+
+
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OSError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+    yaml.YAMLError,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What the person said about the test; None where it is to be found out.
+
+    Attributes:
+        benchmark: Name in the submission tree.
+        scenario: Offline, Server or Interactive.
+        round_name: The round whose rules apply.
+    """
+
+    benchmark: str | None = None
+    scenario: str | None = None
+    round_name: str | None = None
+
+
+def judge_directory(directory: Path, wanted: Wanted | None = None) -> Verdict:
+    """The verdict of the test in `directory`, from that directory alone.
+
+    Raises:
+        MeasureError: There is no measurement to judge.
+        ConfigError: No such directory, or which benchmark and scenario it is cannot be told and was not said.
+    """
+    asked = wanted or Wanted()
+    if not os.path.isdir(directory):  # noqa: PTH112 - Path.is_dir raises where a name is too long, or not to be read
+        raise ConfigError(
+            f"there is no directory {directory}", "name a run directory, or one that holds LoadGen's logs"
+        )
+    try:
+        return _judge(directory, asked)
+    except _UNREADABLE as error:
+        # Files of others, and of ours that were cut: a value of the wrong kind can be anywhere in them.
+        raise MeasureError(
+            f"{directory} holds records that cannot be read ({type(error).__name__}: {error})",
+            "copy the directory again, or run the measurement again",
+        ) from error
+
+
+def _judge(directory: Path, asked: Wanted) -> Verdict:
+    run = _own_run(directory)
+    if is_endpoints(directory):
+        _check_alone(directory, run is not None)
+        return _judge_endpoints(directory, asked)
+    if run is not None:
+        return _judge_own(*run, asked)
+    if (directory / RunPaths(directory).topology.name).exists():
+        return _unfinished(directory)
+    logs = next((directory / place for place in _PLACES if (directory / place / DETAIL).is_file()), None)
+    if logs is None:
+        raise MeasureError(
+            f"{directory} holds no measurement: no {DETAIL}, and no performance/result_summary.json",
+            "name the directory that LoadGen or endpoints wrote to, or a run directory",
+        )
+    ours = next((name for name in ("client.json", "queries.csv") if (logs / name).exists()), None)
+    if ours is not None:
+        raise MeasureError(
+            f"{logs} is part of a run of ours ({ours}), and the run's {SPEC} is not beside it: without that, neither "
+            "its class nor its failed requests are judged",
+            "copy the whole run directory",
+        )
+    return _judge_loadgen(logs, asked)
+
+
+def _check_alone(directory: Path, ours: bool) -> None:  # noqa: FBT001 - private, named at its one call
+    """Results of endpoints lie beside no other test, which they would hide.
+
+    Raises:
+        ConfigError: They do.
+    """
+    paths = RunPaths(directory)
+    others = [path for path in (paths.topology, paths.verdict) if path.exists()]
+    others += [directory / place / DETAIL for place in _PLACES[:-1] if (directory / place / DETAIL).exists()]
+    if ours or others:
+        beside = others[0] if others else SPEC
+        raise ConfigError(
+            f"{directory} holds results of endpoints and another test ({beside})", "give each a directory of its own"
+        )
+
+
+# -- ours --
+
+
+def _own_run(directory: Path) -> tuple[Path, MeasureSpec] | None:
+    """The run directory and the settings of a test that our client made; None when it is none."""
+    for root in (directory, directory.absolute().parent):
+        if (root / SPEC).is_file():
+            spec = _spec(root / SPEC)
+            if root == directory or spec.out_dir.name == directory.absolute().name:
+                return root, spec
+    return None
+
+
+def _spec(path: Path) -> MeasureSpec:
+    """What a run was made with.
+
+    Raises:
+        MeasureError: The file is cut or garbage.
+    """
+    try:
+        spec = read_spec(path)
+        benchmark(spec.settings.benchmark, spec.settings.round_name)
+    except ConfigError as error:
+        raise MeasureError(f"{path}: {error.what}", "copy the directory again, or run the measurement again") from error
+    return spec
+
+
+def _judge_own(root: Path, spec: MeasureSpec, asked: Wanted) -> Verdict:
+    settings = spec.settings
+    said = {"--benchmark": asked.benchmark, "--scenario": asked.scenario, "--round": asked.round_name}
+    ran = {"--benchmark": settings.benchmark, "--scenario": settings.scenario, "--round": settings.round_name}
+    for flag, value in said.items():
+        if value is not None and value != ran[flag]:
+            raise ConfigError(f"this run was made for {flag} {ran[flag]}, not {value}", f"leave {flag} out")
+    paths = RunPaths(root)
+    recorded = read_verdict(paths)
+    if not paths.topology.exists():
+        raise MeasureError(
+            f"{root} holds a run of ours without its {paths.topology.name}, which tells the class of its result",
+            "copy the whole run directory",
+        )
+    if recorded is None or recorded["verdict"] == "FAILED":
+        return _unfinished(root)
+    load = root / spec.out_dir.name
+    files = [paths.topology, paths.evidence, *(load / name for name in (DETAIL, "queries.csv", "client.json"))]
+    for path in files:
+        if path.exists() and not path.is_file():
+            raise MeasureError(f"{path} is no file", "copy the whole run directory")
+    measured = (yaml.safe_load(paths.topology.read_text()) or {}).get("measure") or {}
+    for key, made in (("benchmark", settings.benchmark), ("scenario", settings.scenario)):
+        if measured.get(key, made) != made:
+            raise ValueError(f"{SPEC} is for {key} {made}, {paths.topology.name} for {measured[key]}")
+    verdict = judge(load, settings, _transfer(paths), _class(paths, spec), str(root), compliance=spec.audit_config)
+    return _with_what_it_knew(verdict, recorded)
+
+
+def _with_what_it_knew(verdict: Verdict, recorded: dict[str, Any]) -> Verdict:
+    """The verdict with what the run itself saw and these files do not show: a worker that was lost, for example."""
+    if verdict.verdict == "FAILED":
+        return verdict
+    known = {reason.check for reason in verdict.reasons}
+    more = [entry for entry in recorded["reasons"] if entry["check"] not in known]
+    keys = ("check", "wanted", "got", "action")
+    reasons = (*verdict.reasons, *(Reason(**{key: entry[key] for key in keys}) for entry in more))
+    if recorded["verdict"] not in ("VALID", "INVALID"):
+        raise ValueError(f"verdict {recorded['verdict']!r}")
+    if recorded["verdict"] == "INVALID" and not reasons:
+        action = "copy the directory again: its verdict.json has lost its reasons"
+        reasons = (Reason("verdict of the run itself", "VALID", "INVALID", action),)
+    notes = (*verdict.notes, *(note for note in recorded.get("notes", ()) if note not in verdict.notes))
+    name: VerdictName = "INVALID" if reasons else "VALID"
+    if recorded["verdict"] != name:
+        note = f"the run itself recorded {recorded['verdict']}: the directory was changed, or the rules here were"
+        notes = (*notes, note)
+    return dataclasses.replace(verdict, verdict=name, reasons=reasons, notes=notes)
+
+
+def _unfinished(root: Path) -> Verdict:
+    """A run that failed, or never came to its verdict, measured nothing, whatever its logs look like.
+
+    Raises:
+        MeasureError: Always; with the reason that the run recorded, where it did.
+    """
+    recorded = read_verdict(RunPaths(root))
+    if recorded is None:
+        raise MeasureError(f"the run in {root} did not come to its verdict", "wait for its end, or run it again")
+    first = (
+        recorded["reasons"][0] if recorded["reasons"] else {"got": "for no recorded reason", "action": "run it again"}
+    )
+    raise MeasureError(f"the run in {root} FAILED: {first['got']}", first["action"])
+
+
+def _transfer(paths: RunPaths) -> TransferEvidence | None:
+    """As recorded; prefill and decode workers without a record have proven nothing."""
+    record = json.loads(paths.evidence.read_text()) if paths.evidence.exists() else {}
+    value: dict[str, Any] | None = record.get("transfer")
+    roles = yaml.safe_load(paths.topology.read_text()).get("roles") or {}
+    disaggregated = "prefill" in roles or "decode" in roles
+    if value is None:
+        return TransferEvidence(disaggregated=True, proof="none") if disaggregated else None
+    found = TransferEvidence(**value)
+    return dataclasses.replace(found, disaggregated=True) if disaggregated else found
+
+
+def _class(paths: RunPaths, spec: MeasureSpec) -> ResultClass:
+    """As the job decides it: by its engine, then by `reduced:`."""
+    topology = yaml.safe_load(paths.topology.read_text())
+    if topology.get("engine") == "mocker":
+        return "rehearsal"
+    return "reduced" if spec.settings.reduced or topology.get("reduced") else "official"
+
+
+# -- others' --
+
+
+def _decided(directory: Path, asked: Wanted, inside: tuple[str | None, str | None]) -> tuple[str, str]:
+    """Benchmark and scenario: as said, else by the directory's place in a submission tree, else by its content."""
+    named, lies = from_path(directory)
+    found, ran = inside
+    name, scenario = asked.benchmark or named or found, asked.scenario or lies or ran
+    missing = [flag for flag, value in (("--benchmark", name), ("--scenario", scenario)) if value is None]
+    if name is None or scenario is None:
+        unknown = " and ".join(flag.removeprefix("--") for flag in missing)
+        raise ConfigError(
+            f"{directory} does not tell its {unknown}: neither its path nor its settings single one out",
+            f"say it with {' and '.join(missing)}",
+        )
+    return name, scenario
+
+
+def _judge_loadgen(logs: Path, asked: Wanted) -> Verdict:
+    rules_round = round_of(asked.round_name or CURRENT)
+    name, scenario = _decided(logs, asked, from_log(read_logs(logs), rules_round))
+    rules = benchmark(name, rules_round.name)
+    return judge_loadgen(logs, rules, check_scenario(scenario, rules), rules_round)
+
+
+def _judge_endpoints(directory: Path, asked: Wanted) -> Verdict:
+    rules_round = round_of(asked.round_name or CURRENT)
+    name, scenario = _decided(directory, asked, from_endpoints(read_results(directory), rules_round))
+    rules = benchmark(name, rules_round.name)
+    return judge_endpoints(directory, rules, check_scenario(scenario, rules), rules_round)
+
+
+def failed_verdict(directory: Path, error: MeasureError) -> Verdict:
+    """What `judge --json` shows where there is nothing to judge."""
+    reason = Reason("measurement", "whole logs of a finished test", error.what, error.action)
+    return Verdict("FAILED", "official", "unknown", "unknown", str(directory), reasons=(reason,))

@@ -1,0 +1,112 @@
+"""`judge` as a person calls it: the answer on stdout, its exit code, and nothing that needs a cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+INVALID = """\
+INVALID (official): gpt-oss-120b Interactive, {directory}
+  duration: wanted 600 s or more, got 30.000 s
+    run for longer
+  tpot within 15 ms: wanted early-stopping p99 within it, got early-stopping p99 16.5 ms, plain p99 16.0 ms
+    lower target_qps, or give the role that limits it more GPUs
+  3000 requests, 30.0 s, 100/s, 128000 tokens/s
+  ttft: p99 300.0 ms, early stopping 310.0 ms, limit 2000 ms, 0 over it, 16 allowed
+  tpot: p99 16.0 ms, early stopping 16.5 ms, limit 15 ms, 30 over it, 16 allowed
+  note: not checked: that every sample was issued equally often: the summary has no samples
+  note: not checked: the client's own speed: no account of it beside the results
+  note: not checked: KV transfers and remote prefill: no engine counters beside the results
+"""
+
+
+def _judge(*words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "dynamo_mlperf.cli", "judge", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def _series(plain_ms: float, stopped_ms: float) -> dict[str, Any]:
+    return {
+        "min": 1e6,
+        "max": stopped_ms * 1e6,
+        "percentiles": {"99.0": plain_ms * 1e6},
+        "early_stopping_percentiles": {"99.0": stopped_ms * 1e6},
+    }
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Thirty seconds of endpoints, over the limit of TPOT."""
+    runtime = {
+        "min_duration_ms": 600_000,
+        "scheduler_random_seed": 16159082839903944936,
+        "dataloader_random_seed": 2747215439041700203,
+    }
+    config = {
+        "submission_ref": {"model": "gpt-oss-120b", "ruleset": "mlperf-inference-v6.1"},
+        "model_params": {"streaming": "on"},
+        "settings": {"runtime": runtime, "load_pattern": {"type": "poisson", "target_qps": 100.0}},
+    }
+    summary = {
+        "n_samples_issued": 3000, "n_samples_completed": 3000, "n_samples_failed": 0, "duration_ns": 30_000_000_000,
+        "complete": True, "qps": 100.0, "tps": 128_000.0, "ttft": _series(300, 310), "tpot": _series(16, 16.5),
+    }  # fmt: skip
+    (tmp_path / "performance").mkdir()
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "performance" / "result_summary.json").write_text(json.dumps(summary))
+    return tmp_path
+
+
+def test_an_invalid_run_ends_with_5_and_every_reason(directory: Path) -> None:
+    done = _judge(str(directory), "--scenario", "Interactive")
+    assert (done.returncode, done.stderr) == (5, "")
+    assert done.stdout == INVALID.format(directory=directory)
+
+
+def test_json_has_the_keys_of_verdict_json(directory: Path) -> None:
+    done = _judge(str(directory), "--scenario", "Interactive", "--json")
+    value = json.loads(done.stdout)
+    assert (done.returncode, value["verdict"], value["class"]) == (5, "INVALID", "official")
+    assert [reason["check"] for reason in value["reasons"]] == ["duration", "tpot within 15 ms"]
+    assert set(value["reasons"][0]) == {"check", "wanted", "got", "action", "text"}
+    assert value["latency_p99_ms"]["tpot"]["early_stopping"] == 16.5
+
+
+def test_a_valid_run_ends_with_0(directory: Path) -> None:
+    path = directory / "performance" / "result_summary.json"
+    better = {**json.loads(path.read_text()), "duration_ns": 600_000_000_000, "tpot": _series(14, 14.5)}
+    path.write_text(json.dumps(better))
+    done = _judge(str(directory), "--scenario", "Interactive", "--benchmark", "gpt-oss-120b", "--round", "v6.1")
+    assert done.returncode == 0
+    assert done.stdout.startswith("VALID (official): gpt-oss-120b Interactive, ")
+    assert "note: not checked: " in done.stdout
+
+
+def test_nothing_to_judge_ends_with_4(tmp_path: Path) -> None:
+    done = _judge(str(tmp_path))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith(f"error: {tmp_path} holds no measurement")
+    value = json.loads(_judge(str(tmp_path), "--json").stdout)
+    assert (value["verdict"], value["completed_qps"]) == ("FAILED", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("/nowhere",), "there is no directory /nowhere"),
+        (("{}",), "does not tell its scenario"),
+        (("{}", "--scenario", "interactive"), "no scenario 'interactive'"),
+        (("{}", "--scenario", "Server", "--benchmark", "gptoss"), "no benchmark 'gptoss'"),
+        (("{}", "--scenario", "Server", "--round", "v9"), "no rules of round 'v9'"),
+    ],
+)
+def test_usage_ends_with_2(directory: Path, words: tuple[str, ...], text: str) -> None:
+    done = _judge(*(word.format(directory) for word in words))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert text in done.stderr
