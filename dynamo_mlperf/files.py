@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 4 * 1024 * 1024
 
 
-def write_atomic(path: Path, data: str | bytes) -> None:
+def write_atomic(path: Path, data: str | bytes, *, durable: bool = True) -> None:
     """Write `data` to `path` so that a reader sees the old file or the whole new one.
+
+    Args:
+        path: The file.
+        data: All of it.
+        durable: Wait until the disk has it; False for what is written anew every second.
 
     Raises:
         OSError: The disk is full or the place cannot be written; `path` is then as it was.
@@ -33,16 +38,17 @@ def write_atomic(path: Path, data: str | bytes) -> None:
         with beside.open("wb") as out:
             out.write(raw)
             out.flush()
-            os.fsync(out.fileno())
+            if durable:
+                os.fsync(out.fileno())
         beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
 
 
-def write_json(path: Path, value: Any) -> None:  # noqa: ANN401 - anything that JSON can carry
-    """Write `value` as indented JSON, atomically."""
-    write_atomic(path, json.dumps(value, indent=2, sort_keys=False) + "\n")
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:  # noqa: ANN401 - anything that JSON can carry
+    """Write `value` as indented JSON, atomically; `durable` as in `write_atomic`."""
+    write_atomic(path, json.dumps(value, indent=2, sort_keys=False) + "\n", durable=durable)
 
 
 def append_json_line(path: Path, value: Any) -> None:  # noqa: ANN401 - anything that JSON can carry

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.benchmark.catalogue import Catalogue, load_catalogue, messages
-from dynamo_mlperf.benchmark.rules import benchmark
-from dynamo_mlperf.errors import ConfigError, MeasureError
+from dynamo_mlperf.errors import MeasureError
 from dynamo_mlperf.files import write_json
-from dynamo_mlperf.load.bodies import chat_body
-from dynamo_mlperf.load.requests import write_requests
-from dynamo_mlperf.load.settings import LoadSettings, build_settings
+from dynamo_mlperf.job.in_flight import client_processes, engine_seats, with_offline_bound
+from dynamo_mlperf.job.losses import stragglers
+from dynamo_mlperf.job.workload import REQUESTS_FILE
 from dynamo_mlperf.load.spec import MeasureSpec
 from dynamo_mlperf.process.command import RUN_VARIABLE, Command, inherited_environment
 from dynamo_mlperf.process.machine import run_mark
@@ -27,69 +25,13 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.job.context import Job
     from dynamo_mlperf.job.deployment import Deployment
+    from dynamo_mlperf.job.workload import Workload
     from dynamo_mlperf.process.child import Child
     from dynamo_mlperf.record import TransferEvidence
     from dynamo_mlperf.serving.counters import Counts
-    from dynamo_mlperf.topology.spec import Topology
 
 SILENT_S = 180.0
 """Longest time without progress of the load client; it may need 120 s of it to start its processes."""
-QUERIES_PER_CLIENT_S = 200.0
-"""Requests per second that one client process is asked to carry."""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """The requests of a measurement, decided before the deployment is up.
-
-    Attributes:
-        settings: LoadGen's settings.
-        bodies: One request body per sample of the data set.
-    """
-
-    settings: LoadSettings
-    bodies: list[bytes]
-
-
-def read_data_set(topology: Topology, base_dir: Path) -> Catalogue:
-    """The data set that the file names.
-
-    Raises:
-        ConfigError: It names none, or there is none at that place.
-    """
-    directory = topology.resolve(base_dir).dataset
-    if directory is None:
-        raise ConfigError(
-            "the topology names no data set (measure.dataset)",
-            "write measure: {dataset: DIRECTORY}; `dynamo-mlperf init --assets assets` makes a small one",
-        )
-    return load_catalogue(directory)
-
-
-def decide_settings(topology: Topology, samples: int) -> LoadSettings:
-    """LoadGen's settings from the file's `measure:` and `reduced:`.
-
-    Raises:
-        ConfigError: The data set is smaller than the rules ask for.
-    """
-    wanted, reduced = topology.measure, topology.reduced
-    return build_settings(
-        benchmark(wanted.benchmark),
-        wanted.scenario,
-        wanted.target_qps,
-        samples,
-        reduction=reduced.reduction() if reduced else None,
-        request_timeout_s=topology.timeouts.request_s,
-    )
-
-
-def prepare_workload(job: Job, model: str) -> Workload:
-    """Read the data set and serialise every request, before anything is timed."""
-    catalogue = read_data_set(job.topology, job.base_dir)
-    rules = benchmark(job.topology.measure.benchmark)
-    settings = decide_settings(job.topology, len(catalogue))
-    bodies = [chat_body(model, messages(sample), rules.max_new_tokens) for sample in catalogue]
-    return Workload(settings, bodies)
 
 
 def measure(job: Job, deployment: Deployment, workload: Workload) -> TransferEvidence:
@@ -102,16 +44,27 @@ def measure(job: Job, deployment: Deployment, workload: Workload) -> TransferEvi
     gate = deployment.gate
     before = read_all_counters(gate)
     _keep_metrics(job, "before", before)
+    began = time.time()
+    deployment.tolerate_losses()
     _run_loadgen(job, _write_spec(job, deployment, workload))
     requests = int(json.loads((job.paths.load / "client.json").read_text())["requests"])
-    after = settled_counters(gate, before, requests)
+    fallen = deployment.losses.since(began)
+    before = {name: page for name, page in before.items() if name not in fallen}
+    # What a lost worker had counted is gone with it: there is no sum to wait for.
+    after = settled_counters(gate, before, 0 if fallen or not deployment.endpoints.plan.frontends else requests)
     _keep_metrics(job, "after", after)
     moved = differences(before, after)
     evidence = transfer_evidence(job.topology.engine, per_role(gate, moved))
     known = json.loads(job.paths.evidence.read_text()) if job.paths.evidence.exists() else {}
     write_json(
         job.paths.evidence,
-        {**known, "transfer": asdict(evidence), "workers": {name: dict(counts) for name, counts in moved.items()}},
+        {
+            **known,
+            "transfer": asdict(evidence),
+            "workers": {name: dict(counts) for name, counts in moved.items()},
+            "losses": deployment.losses.as_json(),
+            "stragglers": stragglers(moved),
+        },
     )
     return evidence
 
@@ -124,15 +77,13 @@ def _keep_metrics(job: Job, when: str, pages: dict[str, tuple[str, Counts]]) -> 
 
 
 def _write_spec(job: Job, deployment: Deployment, workload: Workload) -> Path:
-    requests_file = job.paths.root / "requests.bin"
-    write_requests(requests_file, workload.bodies)
-    plan = deployment.endpoints.plan
-    clients = max(1, min(8, round((workload.settings.target_qps or 0) / QUERIES_PER_CLIENT_S)))
+    seats = engine_seats(job.topology)
+    clients = client_processes(workload.settings, seats)
     spec = MeasureSpec(
-        settings=workload.settings,
-        requests=requests_file,
+        settings=with_offline_bound(workload.settings, seats, clients),
+        requests=job.paths.root / REQUESTS_FILE,
         out_dir=job.paths.load,
-        frontends=tuple(deployment.endpoints.frontend(frontend) for frontend in plan.frontends),
+        frontends=deployment.endpoints.entrances,
         client_workers=clients,
         request_timeout_s=job.topology.timeouts.request_s,
     )
@@ -197,10 +148,15 @@ class Pulse:
 def progress_line(seen: dict[str, Any]) -> str:
     """One line for people from LoadGen's progress file."""
     parts = [f"{seen['completed']} of {seen.get('expected_queries') or '?'} queries", f"{seen['in_flight']} in flight"]
-    if seen.get("p99_ms") is not None:
+    if "ttft" in seen.get("judged", ()) and seen.get("ttft_p99_ms") is not None:
+        parts.append(f"TTFT p50 {seen['ttft_p50_ms']:.0f} ms, p99 {seen['ttft_p99_ms']:.0f} ms")
+        parts.append(f"TPOT p50 {seen['tpot_p50_ms']:.1f} ms, p99 {seen['tpot_p99_ms']:.1f} ms")
+    elif seen.get("p99_ms") is not None:
         parts.append(f"p50 {seen['p50_ms']:.0f} ms, p99 {seen['p99_ms']:.0f} ms")
     if seen.get("over_limit_allowed") is not None:
         parts.append(f"{seen['over_limit']} over the limit of {max(0, seen['over_limit_allowed'])} allowed so far")
     if seen.get("failed"):
         parts.append(f"{seen['failed']} failed")
+    if seen.get("left_s"):
+        parts.append(f"about {seen['left_s']:.0f} s left")
     return ", ".join(parts)

@@ -21,6 +21,7 @@ QUERIES_HEADER = "order,sample,issued_ms,first_token_ms,completed_ms,output_toke
 _NS_PER_MS = 1e6
 _BIN = math.log(1.01)
 _LOWEST_MS = 0.01
+_MOST_POINTS = 300
 
 
 class Histogram:
@@ -57,6 +58,9 @@ class Account:
         self.completed = 0
         self.causes: dict[int, str] = {}
         self.peak_in_flight = 0
+        self._in_flight_each_s = array("I")
+        self._queued = 0  # by LoadGen's thread
+        self._unqueued = 0  # by the other
         self._sent_ns = array("q")
         self._first_ns = array("q")
         self._done_ns = array("q")
@@ -66,14 +70,15 @@ class Account:
         self._over = {"end_to_end": 0, "ttft": 0, "tpot": 0}
         self._latency = Histogram()
         self._ttft = Histogram()
+        self._tpot = Histogram()
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def in_flight(self) -> int:
-        """Queries issued and not ended."""
-        return len(self.ids) - self.completed
+        """Queries on their way to a server or back: neither ended nor waiting in the client's own queue."""
+        return len(self.ids) - self.completed - (self._queued - self._unqueued)
 
     def issue(self, query_id: int, sample: int, now_ns: int) -> int:
         """Book a query and return its order; `now_ns` 0 = it waits for its turn (`sent_to_worker`)."""
@@ -81,12 +86,14 @@ class Account:
             column.append(0)
         self.samples.append(sample)
         self.issued_ns.append(now_ns)
+        self._queued += not now_ns
         self.ids.append(query_id)
         return len(self.ids) - 1
 
     def sent_to_worker(self, order: int, now_ns: int) -> None:
         """The query leaves the client's own queue (Offline): its time starts here."""
         self.issued_ns[order] = now_ns
+        self._unqueued += 1
 
     def end(self, event: Event, cause: str = "") -> None:
         """Book the end of a query; `cause` says why it failed."""
@@ -111,6 +118,7 @@ class Account:
         }
         self._latency.add(values["end_to_end"])
         self._ttft.add(values["ttft"])
+        self._tpot.add(values["tpot"])
         for name, limit in self.settings.limits_ms.items():
             self._over[name] += values[name] > limit
 
@@ -122,8 +130,20 @@ class Account:
             return None
         return self.issued_ns[self._oldest] or None
 
+    def note_in_flight(self) -> None:
+        """Note how many are in flight now; called once a second."""
+        self._in_flight_each_s.append(self.in_flight)
+
+    def in_flight_over_time(self) -> dict[str, Any]:
+        """Requests in flight at equal distances in time: `every_s` and at most a few hundred `values`."""
+        step = len(self._in_flight_each_s) // _MOST_POINTS + 1
+        return {"every_s": step, "values": self._in_flight_each_s[::step].tolist()}
+
     def progress(self, started_ns: int, now_ns: int, expected: int) -> dict[str, Any]:
-        """The running figures; latencies in milliseconds, `over_limit` of the constraint that is worst off."""
+        """The running figures; latencies in milliseconds, `over_limit` of the constraint that is worst off.
+
+        `over_limit` of `over_limit_allowed` is the early-stopping budget that is used; `left_s` is an estimate.
+        """
         limits = self.settings.limits_ms
         return {
             "t_s": round((now_ns - started_ns) / 1e9, 3),
@@ -134,11 +154,25 @@ class Account:
             "p50_ms": self._latency.percentile(0.5),
             "p99_ms": self._latency.percentile(0.99),
             "ttft_p50_ms": self._ttft.percentile(0.5),
+            "ttft_p99_ms": self._ttft.percentile(0.99),
+            "tpot_p50_ms": self._tpot.percentile(0.5),
+            "tpot_p99_ms": self._tpot.percentile(0.99),
+            "judged": sorted(limits),
             "over_limit": max((self._over[name] for name in limits), default=0),
             "over_limit_allowed": allowed_over_limit(expected, self.settings.percentile) if limits else None,
             "expected_queries": expected,
             "min_duration_s": self.settings.min_duration_ms / 1000,
+            "left_s": self._left_s((now_ns - started_ns) / 1e9, expected),
         }
+
+    def _left_s(self, past_s: float, expected: int) -> float | None:
+        """About how long the run goes on: by its schedule, in Offline by what is done; None while nothing is."""
+        if self.settings.loadgen_scenario == "Offline":
+            if not self.completed:
+                return None
+            return round(max(0, expected - self.completed) * past_s / self.completed, 1)
+        whole_s = max(self.settings.min_duration_ms / 1000, expected / self.settings.target_qps)
+        return round(max(0.0, whole_s - past_s), 1)
 
     def first_issue_ns(self) -> int | None:
         """When the first query was issued, on the monotonic clock; None before that."""

@@ -32,10 +32,13 @@ class Frontend:
 class Exchange:
     """One request and its response."""
 
-    __slots__ = ("body", "connection", "first_told", "frontend", "issued_ns", "order", "response", "sent_ns")
+    __slots__ = ("body", "connection", "first_told", "frontend", "issued_ns", "order", "response", "sample", "sent_ns")
 
-    def __init__(self, order: int, issued_ns: int, frontend: Frontend, body: memoryview, response: Response) -> None:
+    def __init__(  # noqa: PLR0917 - one argument per part of it, and it is made for each request
+        self, order: int, sample: int, issued_ns: int, frontend: Frontend, body: memoryview, response: Response
+    ) -> None:
         self.order = order
+        self.sample = sample
         self.issued_ns = issued_ns
         self.frontend = frontend
         self.body = body
@@ -101,8 +104,11 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the response, and tell the owner of its first token and its outcome."""
+        response = self._reading
+        if response is not None and response.skims and response.skim(data):
+            return
         now_ns = time.monotonic_ns()
-        response, exchange = self._reading, self.exchange
+        exchange = self.exchange
         if response is None:
             self.close()  # a byte that nobody asked for: the connection is out of step
             return

@@ -21,14 +21,17 @@ import uvloop
 from dynamo_mlperf.load.channel import STOP, Event, IssueReader, Kind, pack_event
 from dynamo_mlperf.load.connection import Connection, Exchange, Frontend
 from dynamo_mlperf.load.requests import RequestsFile
-from dynamo_mlperf.load.response import Response
+from dynamo_mlperf.load.response import TOKEN_ID_BYTES, Response
 from dynamo_mlperf.load.spec import MeasureSpec, read_spec
+from dynamo_mlperf.load.vitals import TICK_S, Vitals
 
-_SWEEP_S = 0.1
 _DRAIN_NS = 5_000_000_000
 """A message whose end does not follow its `[DONE]` within this time costs the connection, not the request."""
 
 _WARM_TIMEOUT_S = 10.0
+_OPENED_AT_ONCE = 128
+"""Fewer than any listening socket lets wait (somaxconn is 4096 today, and was 128)."""
+
 _STOP_ORDER = int.from_bytes(STOP[:4], sys.byteorder)
 _NS = 1_000_000_000
 
@@ -58,7 +61,7 @@ class Client(asyncio.Protocol):
         self._peer: asyncio.Transport | None = None
         self._opened = 0
         self._retried = 0
-        self._cpu_before_s = 0.0
+        self._vitals = Vitals()
 
     # -- the LoadGen process --
 
@@ -90,7 +93,7 @@ class Client(asyncio.Protocol):
 
     def _stop(self) -> None:
         account = {
-            "cpu_s": round(_cpu_s() - self._cpu_before_s, 3),
+            **self._vitals.account(),
             "retried_connections": self._retried,
             "connections_opened": self._opened,
         }
@@ -105,7 +108,13 @@ class Client(asyncio.Protocol):
         """Open connections before the clock starts, then say so; those that cannot be opened are no error yet."""
         count = self._spec.warm_connections
         picks = [self._frontends[(self._turn + turn) % len(self._frontends)] for turn in range(count)]
-        opening = [asyncio.ensure_future(self._open(frontend)) for frontend in picks]
+        places = asyncio.Semaphore(_OPENED_AT_ONCE)
+
+        async def in_turn(frontend: Frontend) -> Connection:
+            async with places:
+                return await self._open(frontend)
+
+        opening = [asyncio.ensure_future(in_turn(frontend)) for frontend in picks]
         await asyncio.wait(opening, timeout=_WARM_TIMEOUT_S)
         refused = ""
         for task in opening:
@@ -116,9 +125,10 @@ class Client(asyncio.Protocol):
                 refused = str(problem)
             else:
                 task.result().frontend.idle.append(task.result())
+        self._bodies.prefetch()
         gc.freeze()
-        self._cpu_before_s = _cpu_s()
-        asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+        self._vitals.start()
+        asyncio.get_running_loop().call_later(TICK_S, self._tick)
         self._emit(Event(Kind.READY, self._opened, tail=refused.encode()))
 
     async def _open(self, frontend: Frontend) -> Connection:
@@ -130,8 +140,8 @@ class Client(asyncio.Protocol):
     def _issue(self, order: int, sample: int, issued_ns: int) -> None:
         frontend = self._frontends[self._turn % len(self._frontends)]
         self._turn += 1
-        response = Response(keep_text=self._spec.keep_text)
-        exchange = Exchange(order, issued_ns, frontend, self._bodies[sample], response)
+        response = Response(keep_text=self._spec.keep_text, keep_ids=self._spec.keep_token_ids)
+        exchange = Exchange(order, sample, issued_ns, frontend, self._bodies[sample], response)
         self._in_flight[order] = exchange
         while frontend.idle:
             connection = frontend.idle.pop()
@@ -162,7 +172,8 @@ class Client(asyncio.Protocol):
     def first_token(self, exchange: Exchange) -> None:
         """Tell at once where LoadGen judges the time to first token."""
         if self._tell_first:
-            self._emit(Event(Kind.FIRST, exchange.order, first_ns=exchange.response.first_ns))
+            first_ns, first_id = exchange.response.first_ns, exchange.response.token_ids[:TOKEN_ID_BYTES]
+            self._emit(Event(Kind.FIRST, exchange.order, first_ns=first_ns, tail=first_id))
 
     def finished(self, exchange: Exchange) -> None:
         """Report the outcome, once."""
@@ -170,9 +181,12 @@ class Client(asyncio.Protocol):
             return
         response, connection = exchange.response, exchange.connection
         exchange.connection = None
+        self._bodies.release(exchange.sample)
         if connection is not None and not response.ended and not response.error:
             self._draining[connection] = None
-        tail = response.error or response.text
+        tail = (response.error or response.text).encode("utf-8", "replace")
+        if self._spec.keep_token_ids and not response.error:
+            tail = response.token_ids
         self._emit(
             Event(
                 Kind.FAILED if response.error else Kind.DONE,
@@ -182,7 +196,7 @@ class Client(asyncio.Protocol):
                 time.monotonic_ns(),
                 response.prompt_tokens,
                 response.output_tokens,
-                tail.encode("utf-8", "replace"),
+                tail,
             )
         )
 
@@ -204,6 +218,11 @@ class Client(asyncio.Protocol):
         if connection in connection.frontend.idle:
             connection.frontend.idle.remove(connection)
 
+    def _tick(self) -> None:
+        self._vitals.tick()
+        self._sweep()
+        asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
     def _sweep(self) -> None:
         """Fail what is past its deadline; requests are in the order of their issue, so the oldest come first."""
         now_ns = time.monotonic_ns()
@@ -219,7 +238,6 @@ class Client(asyncio.Protocol):
                 break
             self._draining.pop(connection)
             connection.close()
-        asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
     def _give_up(self, exchange: Exchange) -> None:
         response, connection = exchange.response, exchange.connection
@@ -229,11 +247,6 @@ class Client(asyncio.Protocol):
         if connection is not None:
             connection.exchange = None
             connection.close()
-
-
-def _cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _allow_many_connections() -> None:

@@ -27,6 +27,7 @@ from dynamo_mlperf.files import write_atomic, write_json
 from dynamo_mlperf.load.account import Account
 from dynamo_mlperf.load.channel import Event, Kind
 from dynamo_mlperf.load.health import client_limit
+from dynamo_mlperf.load.limits import Limits, check_limits, read_limits
 from dynamo_mlperf.load.logs import DETAIL, generated_queries
 from dynamo_mlperf.load.requests import RequestsFile
 from dynamo_mlperf.load.spec import MeasureSpec, read_spec
@@ -48,8 +49,9 @@ _STUCK_GRACE_NS = 30_000_000_000
 class Test:
     """One test: the SUT and QSL of LoadGen on one side, the client processes on the other."""
 
-    def __init__(self, spec: MeasureSpec, workers: Workers, stop: StopFlag) -> None:
+    def __init__(self, spec: MeasureSpec, workers: Workers, stop: StopFlag, limits: Limits) -> None:
         self._spec = spec
+        self._limits = limits
         self._settings = spec.settings
         self._workers = workers
         self._stop = stop
@@ -129,34 +131,41 @@ class Test:
         reporter.join()
 
     def _feed_offline(self) -> None:
+        """Fill every client process up to its bound, one write each; a place that got free is filled at once."""
         account = self._account
         while self._next < len(account):
             worker = self._workers.least_loaded()
             if worker.in_flight >= self._settings.max_in_flight:
-                return
+                break
             now_ns = time.monotonic_ns()
             account.sent_to_worker(self._next, now_ns)
-            worker.dispatch(self._next, account.samples[self._next], now_ns)
+            worker.collect(self._next, account.samples[self._next], now_ns)
             self._next += 1
+        for worker in self._workers.all:
+            worker.flush()
 
     def _complete(self, batch: list[tuple[Worker, Event]]) -> None:
         ids = self._account.ids
         self._account.peak_in_flight = max(self._account.peak_in_flight, self._account.in_flight)
         nothing = self._nothing.buffer_info()[0]
-        firsts = [loadgen.QuerySampleResponse(ids[event.order], nothing, 1) for _, event in batch if _is_first(event)]
-        if firsts:
-            loadgen.FirstTokenComplete(firsts)
-        answers, alive = [], []
+        firsts, answers, alive = [], [], []
         for worker, event in batch:
+            if event.kind == Kind.FIRST:
+                token = array("B", event.tail)
+                alive.append(token)
+                at = token.buffer_info()[0] if token else nothing
+                firsts.append(loadgen.QuerySampleResponse(ids[event.order], at, len(token) or 1))
             if event.kind not in (Kind.DONE, Kind.FAILED):
                 continue
             failed = event.kind == Kind.FAILED
             worker.ended += 1
             self._account.end(event, event.tail.decode("utf-8", "replace") if failed else "")
             text = array("B", b"" if failed else event.tail)
-            alive.append(text)  # LoadGen reads the buffer during the call below
+            alive.append(text)  # LoadGen reads the buffers during the calls below
             at = text.buffer_info()[0] if text else nothing
             answers.append(loadgen.QuerySampleResponse(ids[event.order], at, len(text), event.output_tokens))
+        if firsts:
+            loadgen.FirstTokenComplete(firsts)
         if answers:
             loadgen.QuerySamplesComplete(answers)
 
@@ -178,6 +187,7 @@ class Test:
         try:
             self._write_progress()
             while not self._finished.wait(_PROGRESS_S):
+                self._account.note_in_flight()
                 self._write_progress()
         except OSError as error:
             self._problem = f"progress.json cannot be written: {error}"
@@ -188,7 +198,7 @@ class Test:
         self._planned = self._planned or generated_queries(self._spec.out_dir / DETAIL)
         expected = self._planned or expected_queries(self._settings)
         progress = self._account.progress(self._started_ns, time.monotonic_ns(), expected)
-        write_json(self._spec.out_dir / "progress.json", progress)
+        write_json(self._spec.out_dir / "progress.json", progress, durable=False)
 
     def write(self, ready: list[Event]) -> None:
         """End the client processes, then write `queries.csv` and, last, `client.json`."""
@@ -198,13 +208,19 @@ class Test:
         self._write_progress()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         own = {"name": "loadgen", "role": "loadgen", "cpu_s": round(usage.ru_utime + usage.ru_stime, 3)}
-        http = [{"name": name, "role": "http", "cpu_s": entry["cpu_s"]} for name, entry in accounts.items()]
+        counted = {"connections_opened", "retried_connections"}
+        http = [
+            {"name": name, "role": "http", **{key: value for key, value in entry.items() if key not in counted}}
+            for name, entry in accounts.items()
+        ]
         client: dict[str, Any] = {
             "requests": len(account),
             "failed": account.failures(),
             "issue_delay_ms": account.issue_delay_ms(),
             "processes": [own, *http],
             "max_in_flight": account.peak_in_flight,
+            "in_flight_over_time": account.in_flight_over_time(),
+            "limits": self._limits.to_json(),
             "in_flight_bound": settings.max_in_flight * self._spec.client_workers if self._offline else None,
             "warm_connections": sum(event.order for event in ready),
             "connections_opened": sum(entry["connections_opened"] for entry in accounts.values()),
@@ -221,10 +237,6 @@ class Test:
         return None if at_ns is None else round(time.time() - (time.monotonic_ns() - at_ns) / 1e9, 3)
 
 
-def _is_first(event: Event) -> bool:
-    return event.kind == Kind.FIRST
-
-
 def _nothing_to_flush() -> None:
     """LoadGen's flush: every query has been sent when its issue returns."""
 
@@ -233,11 +245,12 @@ def _nothing_to_load(_indices: list[int]) -> None:
     """LoadGen's load and unload: the bodies are mapped by the client processes."""
 
 
-def prepare(spec: MeasureSpec) -> None:
-    """Check that this can be a clean test, and write `user.conf`.
+def prepare(spec: MeasureSpec) -> Limits:
+    """Check that this can be a clean test, and write `user.conf`; return the limits that it was checked against.
 
     Raises:
-        MeasureError: An `audit.config` that is not wanted (or is wanted and missing), or an `out_dir` with logs.
+        MeasureError: An `audit.config` that is not wanted (or is wanted and missing), an `out_dir` with logs, or more
+            in flight than the operating system allows.
         ConfigError: The requests file is unreadable, or `user.conf` would not take effect.
     """
     audit = Path(AUDIT_CONFIG).resolve()
@@ -257,9 +270,12 @@ def prepare(spec: MeasureSpec) -> None:
             f"{spec.requests} holds {samples} requests, the settings say {spec.settings.dataset_samples}",
             "build the settings from the data set that the requests were made of",
         )
+    limits = read_limits(spec)
+    check_limits(spec, limits)
     text = user_conf(spec.settings)
     parse_user_conf(text, spec.settings)
     write_atomic(spec.out_dir / "user.conf", text)
+    return limits
 
 
 def measure(spec_path: Path, stop: StopFlag) -> None:
@@ -269,11 +285,11 @@ def measure(spec_path: Path, stop: StopFlag) -> None:
         DynamoMlperfError: It was stopped or could not be measured.
     """
     spec = read_spec(spec_path)
-    prepare(spec)
+    limits = prepare(spec)
     workers = Workers(spec_path.resolve(), spec.out_dir, spec.client_workers)
     try:
         ready = workers.connect(stop.check)
-        test = Test(spec, workers, stop)
+        test = Test(spec, workers, stop, limits)
         test.run()
         test.write(ready)
     finally:

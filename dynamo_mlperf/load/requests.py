@@ -1,6 +1,8 @@
 """Request bodies, prepared before the timed window: one file of bodies and one of their offsets.
 
-The client processes map the file and send slices of it; nothing is built or encoded while the clock runs.
+The client processes map the file and send slices of it; nothing is built or encoded while the clock runs. What is
+mapped is the kernel's page cache, once for all processes of a node, and no process's own memory. A file of up to
+`RESIDENT_BYTES` is read in whole before the clock starts; of a larger one the pages that have been sent are let go.
 Layout of `NAME`: the bodies end to end. Layout of `NAME.offsets`: little-endian u64, one more than there are bodies.
 """
 
@@ -8,7 +10,8 @@ from __future__ import annotations
 
 import mmap
 from array import array
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import write_atomic
@@ -16,6 +19,9 @@ from dynamo_mlperf.files import write_atomic
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+RESIDENT_BYTES = 4 << 30
+"""Budget for request bodies in memory."""
 
 
 def _offsets_path(path: Path) -> Path:
@@ -73,7 +79,43 @@ class RequestsFile:
             raise IndexError(f"request {index} of {len(self)}")
         return self._view[self._offsets[index] : self._offsets[index + 1]]
 
+    @property
+    def fits(self) -> bool:
+        """Whether all bodies are within the budget."""
+        return len(self._view) <= RESIDENT_BYTES
+
+    def prefetch(self) -> None:
+        """Have the kernel read everything in, where it is within the budget."""
+        if self.fits:
+            self._map.madvise(mmap.MADV_WILLNEED)
+
+    def release(self, index: int) -> None:
+        """Let the pages of a body go that has been sent, where not all are within the budget."""
+        if self.fits:
+            return
+        start = self._offsets[index] // mmap.PAGESIZE * mmap.PAGESIZE
+        self._map.madvise(mmap.MADV_DONTNEED, start, self._offsets[index + 1] - start)
+
     def close(self) -> None:
         """Give the mapping back."""
         self._view.release()
         self._map.close()
+
+
+class StoredBodies(Sequence[bytes]):
+    """The bodies of a requests file as a sequence of bytes, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = RequestsFile(path)
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [bytes(self._file[number]) for number in range(*index.indices(len(self)))]
+        return bytes(self._file[index if index >= 0 else index + len(self)])

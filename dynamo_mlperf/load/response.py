@@ -1,12 +1,14 @@
 """One streamed chat completion as bytes come in: HTTP/1.1 framing, then server-sent events.
 
 Nothing is kept but what a verdict needs: when the first token came, an error, the usage, the end. Once the first
-token is there, a chunk costs a few substring searches; no object is made per token.
+token is there, a read of whole chunks costs four substring searches and one dictionary look-up per chunk (`skim`);
+no line is cut and no object is made per token. Whatever is not as usual goes through `feed`, which takes any split.
 """
 
 from __future__ import annotations
 
 import json
+from array import array
 from enum import Enum
 from typing import Any
 
@@ -14,8 +16,14 @@ _HEAD_LIMIT_BYTES = 65_536
 _SAMPLE_BYTES = 300
 """How much of an unexpected answer a failure's cause quotes."""
 
+TOKEN_ID_BYTES = 4
+"""Of each token id, where ids are kept."""
+
 _HTTP_OK = 200
+_NEWLINE = 10
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
+_SIZES = {spelled: size for size in range(1, 2048) for spelled in (b"%x" % size, b"%X" % size)}
+"""Chunk sizes as they are usually spelled: quicker than a conversion, and strict."""
 
 
 class _Part(Enum):
@@ -42,13 +50,16 @@ class Response:
         done: Whether the outcome is known: `[DONE]`, an error, or the end of the body.
         ended: Whether the HTTP message is complete.
         keep_alive: Whether the connection may be used again.
+        skims: Whether the next read may be offered to `skim` first.
     """
 
     __slots__ = (
         "_buffer",
         "_error_event",
         "_finish_ns",
-        "_keep_text",
+        "_ids",
+        "_keep_ids",
+        "_keeps",
         "_left",
         "_line",
         "_part",
@@ -64,10 +75,11 @@ class Response:
         "output_tokens",
         "prompt_tokens",
         "received_bytes",
+        "skims",
         "status",
     )
 
-    def __init__(self, *, keep_text: bool = False) -> None:
+    def __init__(self, *, keep_text: bool = False, keep_ids: bool = False) -> None:
         self.status = 0
         self.received_bytes = 0
         self.first_ns = 0
@@ -77,6 +89,7 @@ class Response:
         self.done = False
         self.ended = False
         self.keep_alive = True
+        self.skims = False
         self._part = _Part.HEAD
         self._buffer = b""
         self._left = 0
@@ -86,7 +99,9 @@ class Response:
         self._streamed = False
         self._usage = False
         self._error_event = False
-        self._keep_text = keep_text
+        self._keeps = keep_text or keep_ids
+        self._keep_ids = keep_ids
+        self._ids = array("i")
         self._text: list[str] = []
 
     @property
@@ -94,17 +109,43 @@ class Response:
         """The generated text, where it is kept."""
         return "".join(self._text)
 
+    @property
+    def token_ids(self) -> bytes:
+        """The engine's ids of the generated tokens as 32-bit integers in this machine's order, where they are kept."""
+        return self._ids.tobytes()
+
     def feed(self, data: bytes, now_ns: int) -> None:
         """Take in `data`, received at `now_ns`."""
         self.received_bytes += len(data)
         buffer = self._buffer + data if self._buffer else data
         at = 0
         while at < len(buffer):
-            after = self._step(buffer, at, now_ns)
+            after = self._whole_chunk(buffer, at, now_ns) or self._step(buffer, at, now_ns)
             if after < 0:
                 break
             at = after
         self._buffer = buffer[at:]
+        between = self._part is _Part.CHUNK_SIZE and not self._buffer and not self._line
+        self.skims = between and self.first_ns > 0 and not (self.done or self._keeps or self._error_event)
+
+    def skim(self, data: bytes) -> bool:
+        """Pass over a read of whole chunks that end with a line and say nothing that a verdict needs.
+
+        Only where `skims` says so. Returns False, with nothing changed, for every other read: `feed` it.
+        """
+        if b"[DONE]" in data or b"completion_tokens" in data or b'"error"' in data or b"event:" in data:
+            return False
+        at, end = 0, len(data)
+        while at < end:
+            line = data.find(b"\r\n", at)
+            size = _SIZES.get(data[at:line]) if line > 0 else None
+            if size is None:
+                return False
+            at = line + size + 4
+            if at > end or data[at - 3] != _NEWLINE:
+                return False
+        self.received_bytes += end
+        return True
 
     def connection_closed(self, now_ns: int, why: str = "") -> None:
         """The connection has ended; `done` is set, with an error unless that was the proper end."""
@@ -116,6 +157,17 @@ class Response:
             self._fail(f"{what}: {why}" if why else what)
 
     # -- HTTP framing: each step returns the position after what it has used, or -1 to wait for more --
+
+    def _whole_chunk(self, buffer: bytes, at: int, now_ns: int) -> int:
+        """A chunk that is all there, in one step; 0 where this is none."""
+        if self._part is not _Part.CHUNK_SIZE:
+            return 0
+        line = buffer.find(b"\r\n", at)
+        size = _SIZES.get(buffer[at:line]) if line > 0 else None
+        if size is None or line + size + 4 > len(buffer):
+            return 0
+        self._body(buffer[line + 2 : line + 2 + size], now_ns)
+        return line + size + 4
 
     def _step(self, buffer: bytes, at: int, now_ns: int) -> int:
         part = self._part
@@ -229,8 +281,8 @@ class Response:
             return
         if line.startswith(b"data:"):
             self._streamed = True
-            quiet = self.first_ns and not self._keep_text and not self._error_event
-            if quiet and b'"usage"' not in line and b'"error"' not in line and b"[DONE]" not in line:
+            quiet = self.first_ns and not self._keeps and not self._error_event
+            if quiet and b"completion_tokens" not in line and b'"error"' not in line and b"[DONE]" not in line:
                 return
             self._data(line[5:].strip(), now_ns)
         elif line.startswith(b"event:"):
@@ -245,8 +297,8 @@ class Response:
             self._finish(now_ns)
         else:
             try:
-                self._chunk(json.loads(payload), payload, now_ns)
-            except (ValueError, TypeError, AttributeError):
+                self._chunk(json.loads(str(payload, "utf-8")), payload, now_ns)  # quicker than to have it guess
+            except (ValueError, TypeError, AttributeError, OverflowError):
                 self._fail(f"an event that is no chat completion chunk: {_quote(payload)}")
 
     def _chunk(self, chunk: dict[str, Any], payload: bytes, now_ns: int) -> None:
@@ -261,13 +313,22 @@ class Response:
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
             content = delta.get("content")
-            if content and self._keep_text:
+            if content and self._keeps:
                 self._text.append(content)
-            carries = content or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls")
+            ids = self._take_ids(chunk, choice) if self._keep_ids else None
+            carries = (
+                ids or content or delta.get("reasoning_content") or delta.get("reasoning") or delta.get("tool_calls")
+            )
             if carries and not self.first_ns:
                 self.first_ns = now_ns
             if choice.get("finish_reason") and not self._finish_ns:
                 self._finish_ns = now_ns
+
+    def _take_ids(self, chunk: dict[str, Any], choice: dict[str, Any]) -> list[int]:
+        """Ids of this chunk's tokens: Dynamo 1.6.1's extra field, or vLLM's own with `return_token_ids`."""
+        ids = (chunk.get("nvext") or {}).get("completion_token_ids") or choice.get("token_ids") or []
+        self._ids.extend(ids)
+        return list(ids)
 
     # -- the end --
 
@@ -289,6 +350,8 @@ class Response:
             self._fail("stream ended without usage: cut short, or the server ignores stream_options.include_usage")
         elif not self.output_tokens:
             self._fail("HTTP 200 with zero tokens")
+        elif self._keep_ids and not self._ids:
+            self._fail("no token ids: the server ignores nvext.extra_fields")
         else:
             # A response of tokens without text (a lone end-of-text) has its first token where it finishes.
             self.first_ns = self.first_ns or self._finish_ns or now_ns

@@ -14,7 +14,7 @@ from dynamo_mlperf.load.settings import LoadSettings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MOST_WARM_CONNECTIONS = 256
+_MOST_WARM_CONNECTIONS = 1024
 _WARM_SECONDS_OF_LOAD = 2.0
 
 
@@ -30,6 +30,8 @@ class MeasureSpec:
         client_workers: Processes that own the HTTP connections.
         request_timeout_s: Seconds after which a request has failed; None = as in the settings.
         keep_text: Whether the generated text goes into LoadGen's accuracy log.
+        keep_token_ids: Whether the engine's token ids go there instead, as 32-bit integers, and each first token's id
+            with the call that tells LoadGen of it (TEST06); the bodies must ask for them (`chat_body`).
         audit_config: Whether an `audit.config` in the working directory is wanted (a compliance test).
         path: URL path of the chat completions.
     """
@@ -41,6 +43,7 @@ class MeasureSpec:
     client_workers: int = 1
     request_timeout_s: float | None = None
     keep_text: bool = False
+    keep_token_ids: bool = False
     audit_config: bool = False
     path: str = "/v1/chat/completions"
 
@@ -49,6 +52,8 @@ class MeasureSpec:
             raise ConfigError("no frontend to send requests to")
         if self.client_workers < 1:
             raise ConfigError(f"client_workers is {self.client_workers}", "write 1 or more")
+        if self.keep_text and self.keep_token_ids:
+            raise ConfigError("keep_text and keep_token_ids exclude each other: one log holds one kind of answer")
         if self.timeout_s <= 0:
             raise ConfigError(f"request_timeout_s is {self.timeout_s:g}", "write a time above 0")
 
@@ -75,6 +80,7 @@ class MeasureSpec:
             "client_workers": self.client_workers,
             "request_timeout_s": self.request_timeout_s,
             "keep_text": self.keep_text,
+            "keep_token_ids": self.keep_token_ids,
             "audit_config": self.audit_config,
             "path": self.path,
         }

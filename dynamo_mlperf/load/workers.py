@@ -25,6 +25,9 @@ START_TIMEOUT_S = 120.0
 """Longest time from the start of the client processes to their report, connections included."""
 
 _END_TIMEOUT_S = 10.0
+_OBITUARY_S = 5.0
+"""How long a process whose socket is closed may take to be gone, so that its status can be told."""
+
 _POLL_S = 0.2
 _PEER_CREDENTIALS = struct.Struct("3i")
 _RECEIVE_BYTES = 262_144
@@ -41,6 +44,7 @@ class Worker:
         self.reader = EventReader()
         self.dispatched = 0
         self.ended = 0
+        self._waiting = bytearray()
 
     @property
     def in_flight(self) -> int:
@@ -49,14 +53,39 @@ class Worker:
 
     def dispatch(self, order: int, sample: int, issued_ns: int) -> None:
         """Send one query there."""
+        self.collect(order, sample, issued_ns)
+        self.flush()
+
+    def collect(self, order: int, sample: int, issued_ns: int) -> None:
+        """Have one query go there with the next `flush`."""
         self.dispatched += 1
-        if self.socket is not None:
+        self._waiting += ISSUE.pack(order, sample, issued_ns)
+
+    def flush(self) -> None:
+        """Send what was collected."""
+        if self.socket is not None and self._waiting:
             with contextlib.suppress(ConnectionError):  # a dead process is found, and named, by whoever reads events
-                self.socket.sendall(ISSUE.pack(order, sample, issued_ns))
+                self.socket.sendall(self._waiting)
+        self._waiting = bytearray()
+
+    def receive(self) -> bytes:
+        """What it says.
+
+        Raises:
+            MeasureError: It is gone.
+            TimeoutError: It says nothing, where the socket has a timeout.
+        """
+        data = b""
+        if self.socket is not None:
+            with contextlib.suppress(ConnectionError):  # as good as an end: it died with queries unread
+                data = self.socket.recv(_RECEIVE_BYTES)
+        if not data:
+            raise self.died()
+        return data
 
     def died(self) -> MeasureError:
         """What there is to say about its death."""
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + _OBITUARY_S
         while (status := self.child.poll()) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         log = self.child.command.log
@@ -166,10 +195,7 @@ class Workers:
             if worker is None:
                 self._wake_out.recv(4096)
                 continue
-            data = worker.socket.recv(_RECEIVE_BYTES)
-            if not data:
-                raise worker.died()
-            for event in worker.reader.feed(data):
+            for event in worker.reader.feed(worker.receive()):
                 yield worker, event
 
     def finish(self) -> dict[str, bytes]:
@@ -192,11 +218,9 @@ class Workers:
         if worker.socket is None:
             return
         try:
-            data = worker.socket.recv(_RECEIVE_BYTES)
+            data = worker.receive()
         except TimeoutError:
             return
-        if not data:
-            raise worker.died()
         for event in worker.reader.feed(data):
             if event.kind == Kind.ACCOUNT:
                 accounts[worker.name] = event.tail

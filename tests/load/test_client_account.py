@@ -65,6 +65,35 @@ def test_progress_of_a_run_under_way() -> None:
     assert (progress["over_limit_allowed"], progress["expected_queries"]) == (1, 64)
     assert progress["ttft_p50_ms"] == pytest.approx(10, rel=0.01)
     assert progress["p99_ms"] == pytest.approx(1600, rel=0.01)
+    assert progress["ttft_p99_ms"] == pytest.approx(10, rel=0.01)
+    assert progress["tpot_p50_ms"] == pytest.approx(1490 / 4, rel=0.01)
+    assert progress["tpot_p99_ms"] == pytest.approx(1590 / 4, rel=0.01)
+    assert progress["judged"] == ["end_to_end"]
+    assert progress["left_s"] == 1.0  # 3 s at least
+
+
+def test_time_left_in_offline_comes_from_what_is_done() -> None:
+    settings = build_settings(benchmark("qwen3-vl-235b-a22b"), "Offline", 25, 64, Reduction(3, 64, 90))
+    account = Account(settings)
+    for order in range(4):
+        account.issue(order, order, 0)
+    assert (account.in_flight, account.progress(0, 5000 * MS, 64)["left_s"]) == (0, None)
+    account.sent_to_worker(0, 1)
+    account.sent_to_worker(1, 1)
+    assert account.in_flight == 2
+    account.end(done(0, 1, 2, 3))
+    assert account.in_flight == 1
+    assert account.progress(0, 5000 * MS, 64)["left_s"] == 63 * 5
+
+
+def test_in_flight_over_time_is_thinned_out_evenly() -> None:
+    account = Account(SETTINGS)
+    for order in range(700):
+        account.issue(order, 0, 100)
+        account.note_in_flight()
+    points = account.in_flight_over_time()
+    assert points["every_s"] == 3
+    assert points["values"] == list(range(1, 701, 3))
 
 
 def test_progress_shows_the_constraint_that_is_worst_off() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.load.bodies import chat_body
-from dynamo_mlperf.load.requests import RequestsFile, write_requests
+from dynamo_mlperf.load.requests import RequestsFile, StoredBodies, write_requests
 
 
 def test_chat_body_streams_with_usage_and_leaves_sampling_to_the_model() -> None:
@@ -65,3 +67,46 @@ def test_unfinished_file_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == b"abc"
     with pytest.raises(ConfigError, match="cannot be read"):
         RequestsFile(path)
+
+
+def test_body_can_ask_for_the_ids_of_its_tokens() -> None:
+    body = json.loads(chat_body("served", [], 150, token_ids=True))
+    assert body["nvext"] == {"extra_fields": ["completion_token_ids"]}
+
+
+def test_stored_bodies_are_a_sequence_of_bytes(tmp_path: Path) -> None:
+    bodies = [b"a", b"bc", b"def"]
+    write_requests(tmp_path / "bodies", bodies)
+    stored = StoredBodies(tmp_path / "bodies")
+    assert (list(stored), stored[:2], stored[-1], len(stored)) == (bodies, bodies[:2], b"def", 3)
+
+
+_READER = """
+import sys
+from pathlib import Path
+from dynamo_mlperf.load import requests
+from dynamo_mlperf.load.vitals import private_mb
+requests.RESIDENT_BYTES = int(sys.argv[2])
+file = requests.RequestsFile(Path(sys.argv[1]))
+file.prefetch()
+before = private_mb()
+mapped = 0
+for index in range(len(file)):
+    assert sum(file[index][::4096]) >= 0
+    file.release(index)
+    for line in open("/proc/self/status"):
+        if line.startswith("RssFile:"):
+            mapped = max(mapped, int(line.split()[1]) / 1000)
+print(private_mb() - before, mapped)
+"""
+
+
+@pytest.mark.parametrize(("budget", "most_mapped_mb"), [(1 << 20, 80), (1 << 40, 400)])
+def test_bodies_take_no_memory_of_a_client_process(tmp_path: Path, budget: int, most_mapped_mb: int) -> None:
+    """200 MB of bodies, all of them read: private memory stays, and beyond the budget so does what is mapped."""
+    body = bytes(1_000_000)
+    write_requests(tmp_path / "bodies", (body for _ in range(200)))
+    argv = [sys.executable, "-c", _READER, str(tmp_path / "bodies"), str(budget)]
+    private_mb, mapped_mb = map(float, subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split())
+    assert private_mb < 8
+    assert mapped_mb < most_mapped_mb

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from itertools import pairwise
 from typing import Any
 
@@ -214,3 +215,34 @@ def test_garbage_never_raises(raw: bytes) -> None:
     read(HEAD + raw)
     read(HEAD + chunked(b"data: " + raw + b"\n\n"))
     read(raw)
+
+
+DYNAMO_IDS = (
+    {"choices": [{"index": 0, "delta": {"role": "assistant"}}], "nvext": {"completion_token_ids": [1982]}},
+    {"choices": [{"index": 0, "delta": {"content": "Nor"}}], "nvext": {"completion_token_ids": [1995, 1269]}},
+    {"choices": [{"index": 0, "delta": {}, "finish_reason": "length"}], "nvext": {"completion_token_ids": []}},
+)
+"""As Dynamo 1.6.1 sends them: a token whose text is not whole yet has an id and no content."""
+
+VLLM_IDS = (
+    {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}], "prompt_token_ids": [1, 2]},
+    {"choices": [{"index": 0, "delta": {"content": "N"}, "token_ids": [1982]}]},
+    {"choices": [{"index": 0, "delta": {"content": "or"}, "finish_reason": "stop", "token_ids": [1995, 1269]}]},
+)
+
+
+@pytest.mark.parametrize(("chunks", "first"), [(DYNAMO_IDS, 2), (VLLM_IDS, 3)])
+def test_token_ids_are_kept_where_they_are_asked_for(chunks: tuple[dict[str, Any], ...], first: int) -> None:
+    pieces = [HEAD, *(chunked(sse(chunk))[:-5] for chunk in chunks), chunked(sse(USAGE), DONE)]
+    response = Response(keep_ids=True)
+    for at, piece in enumerate(pieces, start=1):
+        response.feed(piece, at)
+    assert (response.error, response.first_ns) == ("", first)
+    assert array("i", response.token_ids).tolist() == [1982, 1995, 1269]
+    assert read(*pieces).token_ids == b""
+
+
+def test_no_ids_where_they_were_asked_for_is_a_failure() -> None:
+    response = Response(keep_ids=True)
+    response.feed(GOOD, 1)
+    assert "no token ids" in response.error

@@ -1,0 +1,111 @@
+"""A probe program for tests: a system with a sharp or soft knee, in simulated time; it can misbehave on cue.
+
+`python -m tests.fakes.probe --capacity 40 --target-qps 30 --duration-s 600`. Lines come as fast as they are read about
+(`--pace` seconds between two). `--fault` names what goes wrong and `--fault-file` a file whose presence means that it
+has gone wrong before, so that only the first probe does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+LINE_S = 5.0
+
+
+def main() -> None:
+    options = _options()
+    log = Path(options.log) if options.log else None
+    if log:
+        with log.open("a") as out:
+            out.write(json.dumps({"rate": options.target_qps, "seconds": options.duration_s}) + "\n")
+        signal.signal(signal.SIGTERM, lambda *_: _terminated(log))
+    fault = options.fault
+    if fault and options.fault_file:
+        fault = None if Path(options.fault_file).exists() else fault
+        Path(options.fault_file).touch()
+    _misbehave_at_once(fault)
+    rng = np.random.default_rng([options.seed, round(options.target_qps * 1000)])
+    step_s = min(LINE_S, options.duration_s / 20.0)
+    issued = over = 0
+    lines = round(options.duration_s / step_s)
+    for line in range(lines):
+        came = int(rng.poisson(options.target_qps * step_s))
+        issued, over = issued + came, over + int(rng.binomial(came, _share(options)))
+        counts = {options.constraint: over} if options.ceiling is None else {options.constraint: over, "tpot": 0}
+        print(
+            json.dumps({"t_s": (line + 1) * step_s, "issued": issued, "completed": issued, "over_limit": counts}),
+            flush=True,
+        )
+        if line == 0:
+            _misbehave_later(fault)
+        time.sleep(options.pace)
+    allowed = issued * (1 - 0.99) - 2.3 * math.sqrt(issued * 0.0099)
+    done = {"done": True, "valid": over <= allowed + 1 and not options.refuse, "n": issued, "over_limit": counts}
+    print(json.dumps({**done, "percentiles": {"p99": 1.0}, "seconds": options.duration_s}), flush=True)
+
+
+def _share(options: argparse.Namespace) -> float:
+    """Share of queries over the limit: 1 % at the capacity, growing by a power of the rate."""
+    share = 0.01 * (options.target_qps / options.capacity) ** options.slope
+    return float(min(1.0, max(options.base, share)))
+
+
+def _misbehave_at_once(fault: str | None) -> None:
+    if fault == "silent":
+        time.sleep(600)
+    if fault == "crash":
+        print("CUDA error: out of memory", file=sys.stderr)
+        sys.exit(7)
+    if fault == "garbage":
+        print("Loading model ...", flush=True)
+        time.sleep(600)
+
+
+def _misbehave_later(fault: str | None) -> None:
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "quits":
+        sys.exit(0)
+    if fault == "hang":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(600)
+    if fault == "short":
+        print('{"done": true, "valid": true, "n": 100, "over_limit": {"latency": 0}, "seconds": 10}', flush=True)
+        sys.exit(0)
+
+
+def _terminated(log: Path) -> None:
+    with log.open("a") as out:
+        out.write('{"terminated": true}\n')
+    sys.exit(143)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--target-qps", type=float, required=True)
+    parser.add_argument("--duration-s", type=float, required=True)
+    parser.add_argument("--capacity", type=float, default=40.0)
+    parser.add_argument("--slope", type=float, default=30.0)
+    parser.add_argument("--base", type=float, default=0.0)
+    parser.add_argument("--constraint", default="latency")
+    parser.add_argument("--ceiling", type=float)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pace", type=float, default=0.01)
+    parser.add_argument("--refuse", action="store_true")
+    parser.add_argument("--fault")
+    parser.add_argument("--fault-file")
+    parser.add_argument("--log")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
