@@ -1,0 +1,144 @@
+"""`search`: the highest rate that holds, found with few probes that each end when they have told enough."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.errors import ExitCode
+    from dynamo_mlperf.tuning.probes import Answer, NoAnswer, SearchSettings
+
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+_FREE = ("time_budget_s", "overhead_s")
+"""Settings that may differ when a search is resumed."""
+
+
+@click.command(name="search")
+@click.option(
+    "--probe-command",
+    required=True,
+    help="Program that makes the probes: called with --target-qps X --duration-s S, it prints JSON lines to stdout. "
+    "Split like a shell's words, never run by a shell.",
+)
+@click.option(
+    "--scenario", type=click.Choice(["Server", "Interactive", "Offline"]), default="Server", show_default=True
+)
+@click.option("--low", type=_POSITIVE, help="Lowest target_qps to probe.")
+@click.option("--high", type=_POSITIVE, help="Highest target_qps to probe.")
+@click.option("--start", type=_POSITIVE, help="A prediction of the answer.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0.001, 0.2),
+    default=0.01,
+    show_default=True,
+    help="How closely the answer is located, as a share of the rate.",
+)
+@click.option("--duration-s", type=_POSITIVE, default=600.0, show_default=True, help="Length of a full run, in s.")
+@click.option(
+    "--percentile",
+    type=click.FloatRange(50, 100, max_open=True),
+    default=99.0,
+    show_default=True,
+    help="Percentage of queries that must be within each limit.",
+)
+@click.option("--min-queries", type=click.IntRange(min=0), default=0, help="Fewest queries of a full run.")
+@click.option(
+    "--time-budget-s", type=_POSITIVE, help="Engine time for the whole search, in s; the confirmation is kept room for."
+)
+@click.option(
+    "--stall-s", type=_POSITIVE, help="A probe without a new line for this long has hung; default: 20 to 150."
+)
+@click.option(
+    "--record-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keeps each probe; the same command resumes there. Default: a temporary directory, removed at the end.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def command(*, probe_command: str, scenario: str, record_dir: Path | None, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - click's values
+    """Find the highest target_qps at which a full-length run is VALID, and confirm it by one.
+
+    The answer passes with probability 0.9 or more, is located within the tolerance, and is confirmed by a full-length
+    VALID run. Exit code 5 when there is none, with the reason; 4 when a probe does not measure.
+    """
+    from dynamo_mlperf.process.signals import StopFlag
+    from dynamo_mlperf.tuning.conduct import Conduct, answer_json, exit_code
+    from dynamo_mlperf.tuning.probe_command import ProbeCommand
+    from dynamo_mlperf.tuning.records import RecordDirectory
+
+    argv = _split(probe_command)
+    stall_s = options.pop("stall_s")
+    settings = _settings(options)
+    stop = StopFlag()
+    stop.install()
+    with ExitStack() as stack:
+        root = record_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dynamo-mlperf-search-")))
+        kept = {key: value for key, value in asdict(settings).items() if key not in _FREE}
+        records = RecordDirectory(root, {"command": list(argv), "scenario": scenario, **kept})
+        stack.callback(records.close)
+        offline = scenario == "Offline"
+        conduct = Conduct(settings, offline, ProbeCommand(argv, stall_s), records, stop, _tell)
+        step, history = conduct.search()
+        answer = answer_json(step, history, settings, offline=offline)
+        records.keep_answer(answer)
+    _print(step, answer, as_json=as_json)
+    code: ExitCode = exit_code(step)
+    return int(code)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    """The words of the probe command; its program must exist."""
+    from dynamo_mlperf.errors import ConfigError
+
+    try:
+        argv = tuple(shlex.split(text))
+    except ValueError as problem:
+        raise ConfigError(f"--probe-command {text!r} cannot be split: {problem}", "close its quotes") from problem
+    if not argv:
+        raise ConfigError("--probe-command is empty", "name a program that takes --target-qps and --duration-s")
+    if shutil.which(argv[0]) is None:
+        raise ConfigError(
+            f"--probe-command: {argv[0]} is no program on PATH", "give its path, and make it executable (chmod +x)"
+        )
+    return argv
+
+
+def _settings(options: dict[str, Any]) -> SearchSettings:
+    """The settings, checked against each other."""
+    from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.tuning.probes import SearchSettings
+
+    percentile = options.pop("percentile") / 100.0
+    settings = SearchSettings(percentile=percentile, **options)
+    low, high, start = settings.low, settings.high, settings.start
+    if low is not None and high is not None and low >= high:
+        raise ConfigError(f"--low {low:g} is not below --high {high:g}", "swap them")
+    if start is not None and not (low or 0.0) <= start <= (high or start):
+        raise ConfigError(f"--start {start:g} is outside --low and --high", "leave --start or widen the range")
+    return settings
+
+
+def _tell(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _print(step: Answer | NoAnswer, answer: dict[str, Any], *, as_json: bool) -> None:
+    """The answer on stdout; why there is none on stderr."""
+    import json
+
+    if as_json:
+        click.echo(json.dumps(answer))
+    if answer["answer_qps"] is None:
+        click.echo(f"error: no answer ({answer['kind']}): {step.reason}\n  Try: {answer['action']}", err=True)
+        return
+    cost = answer["engine_seconds"] / answer["full_run_s"]
+    click.echo(f"{step.reason}; {len(answer['probes'])} probes, {cost:.2f} full runs of engine time", err=True)
+    if not as_json:
+        click.echo(f"{answer['answer_qps']:.5g}")

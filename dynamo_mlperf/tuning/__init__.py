@@ -1,0 +1,1 @@
+"""Rate search as pure steps over recorded probes, and the probes that an external command makes."""

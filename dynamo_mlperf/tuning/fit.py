@@ -1,0 +1,158 @@
+"""All constraints of a search at once: where the rate would be that passes, how sure that is, which one binds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynamo_mlperf.benchmark.early_stopping import passes
+from dynamo_mlperf.tuning.evidence import gather, served_qps
+from dynamo_mlperf.tuning.model import Posterior, Prior, quantile
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynamo_mlperf.tuning.probes import History, ProbeRecord, SearchSettings
+
+EVEN_ODDS_RISK = 0.08
+"""Probability, at most, with which the rate to confirm may be one that a repeat fails with more than even odds."""
+_FADE_SHARE, _MARGIN = 0.7, 1.0
+_EXPLORE = 0.43
+_BLIND_CENTRE_QPS, _BLIND_SIGMA = 30.0, 2.0
+_TOP_QPS = 300_000.0
+_PREDICTION_SIGMA, _PREDICTION_DOUBT = 0.12, 0.15
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is believed of one constraint; rates in target_qps.
+
+    Attributes:
+        rate: Best estimate of the rate that passes with the wanted probability.
+        confirm: Rate to confirm: the estimate, but no higher than the risk of even odds allows.
+        doubt: Half the width of the middle 70 % of that estimate, in log rate.
+        even: Best estimate of the rate that passes with even odds.
+    """
+
+    rate: float
+    confirm: float
+    doubt: float
+    even: float
+
+    def closeness(self, tolerance: float) -> float:
+        """How close, in log rate, a rate has to be to the estimate to count as located.
+
+        Where few queries may be over, passing fades out over a range of rates that is wider than any tolerance, and
+        no two repeats would agree on a point within it: then it is a share of that range.
+        """
+        return max(tolerance, _FADE_SHARE * math.log(self.even / self.rate))
+
+
+def prior_of(settings: SearchSettings) -> Prior:
+    """The belief before any probe: a prediction if there is one, else the range, else a guess over decades."""
+    low, high = math.log(settings.lowest_qps), math.log(settings.high or _TOP_QPS)
+    if settings.start is not None:
+        centre, sigma, wide = math.log(settings.start), _PREDICTION_SIGMA, _PREDICTION_DOUBT
+    elif settings.high is not None and settings.low is not None:
+        centre, sigma, wide = (low + high) / 2.0, max((high - low) / 2.0, 0.05), 0.5
+    else:
+        centre = math.log(_BLIND_CENTRE_QPS if settings.low is None else settings.low * 4.0)
+        centre, sigma, wide = min(max(centre, low), high), _BLIND_SIGMA, 0.1
+    return Prior(low - 1.5, high + 0.5, min(max(centre, low), high), sigma, wide)
+
+
+class Fit:
+    """The posterior of each constraint that a search has met.
+
+    Args:
+        history: The probes so far.
+        settings: The search.
+        now_s: Engine seconds of the search now.
+    """
+
+    def __init__(self, history: History, settings: SearchSettings, now_s: float) -> None:
+        self.settings = settings
+        self.names = tuple(sorted({name for record in history for name in record.constraints})) or ("latency",)
+        self.now_s = now_s
+        prior = prior_of(settings)
+        served = [found for record in history if (found := served_qps(record)) is not None]
+        self.posteriors = {
+            name: Posterior(
+                prior,
+                settings.percentile,
+                [gather(record, name, now_s) for record in history if record.seconds > 0],
+                served,
+            )
+            for name in self.names
+        }
+        self._weights = {name: posterior.weights() for name, posterior in self.posteriors.items()}
+
+    def _outlook(self, name: str, weights: NDArray[np.float64]) -> Outlook:
+        posterior, settings = self.posteriors[name], self.settings
+        wanted = posterior.pass_rates(settings.pass_probability, settings.duration_s, weights)
+        even = posterior.pass_rates(0.5, settings.duration_s, weights)
+        rate = quantile(wanted, weights, _EXPLORE)
+        spread = (quantile(wanted, weights, 0.85) - quantile(wanted, weights, 0.15)) / 2.0
+        confirm = min(rate, quantile(even, weights, EVEN_ODDS_RISK)) - _MARGIN * settings.tolerance
+        return Outlook(math.exp(rate), math.exp(confirm), spread, math.exp(quantile(even, weights, 0.5)))
+
+    def outlook(self) -> tuple[Outlook, str]:
+        """The outlook of the constraint that binds, with its name; the others bound what may be confirmed."""
+        each = {name: self._outlook(name, self._weights[name]) for name in self.names}
+        return _lowest(each)
+
+    def with_running(self, record: ProbeRecord) -> tuple[Outlook, str, float]:
+        """The same with a probe that is still running, and the probability that it passes if it goes on."""
+        each, chance = {}, 1.0
+        for name, posterior in self.posteriors.items():
+            evidence = gather(record, name, self.now_s)
+            weights = posterior.weights(np.log(posterior.likelihood(evidence) + 1e-300))
+            each[name] = self._outlook(name, weights)
+            chance = min(chance, posterior.finish_probability(evidence, record.rate * record.planned_s, weights))
+        return (*_lowest(each), chance)
+
+    def pass_probability(self, rate: float) -> float:
+        """Probability that a full run at this rate passes every constraint."""
+        duration_s = self.settings.duration_s
+        return min(
+            posterior.pass_probability(rate, duration_s, self._weights[name])
+            for name, posterior in self.posteriors.items()
+        )
+
+    def holds_probability(self, rate: float) -> float:
+        """Probability that a repeat at this rate passes with even odds or better."""
+        shares = []
+        for name, posterior in self.posteriors.items():
+            weights = self._weights[name]
+            even = posterior.pass_rates(0.5, self.settings.duration_s, weights)
+            shares.append(float(weights[even >= math.log(rate)].sum()))
+        return min(shares)
+
+
+def _lowest(each: dict[str, Outlook]) -> tuple[Outlook, str]:
+    """The outlook with the lowest estimate, its rate to confirm bounded by all."""
+    name = min(each, key=lambda key: (each[key].rate, key))
+    best = each[name]
+    confirm = min(outlook.confirm for outlook in each.values())
+    return Outlook(best.rate, confirm, best.doubt, best.even), name
+
+
+def within_limits(record: ProbeRecord, settings: SearchSettings) -> bool:
+    """Whether a complete probe keeps every limit by the early-stopping rule."""
+    final = record.final
+    return final is not None and all(passes(final.n, over, settings.percentile) for over in final.over.values())
+
+
+def certifies(record: ProbeRecord, settings: SearchSettings) -> bool:
+    """Whether a probe is a full-length VALID run: by its own verdict, by every limit, long enough, queries enough."""
+    final = record.final
+    return (
+        final is not None
+        and final.valid
+        and final.n >= settings.needed_queries
+        and final.seconds >= 0.98 * settings.duration_s
+        and within_limits(record, settings)
+    )

@@ -1,0 +1,135 @@
+"""Where a search ends without the answer it looked for: nothing passes, too few queries, no time left."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from dynamo_mlperf.tuning.evidence import backlog_grows, gather, served_qps
+from dynamo_mlperf.tuning.fit import certifies
+from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, extra_s
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.tuning.fit import Fit, Outlook
+    from dynamo_mlperf.tuning.probes import History, ProbeRecord, SearchSettings
+
+_HOPELESS = 0.03
+_PLAIN_SHARE = 0.5
+_DIAGNOSIS = "does any rate pass?"
+
+
+def plainly_over(record: ProbeRecord) -> str | None:
+    """The constraint that most queries break though the system keeps up: a lower rate will hardly help."""
+    if served_qps(record) is not None or backlog_grows(record):
+        return None
+    for name in record.constraints:
+        each = gather(record, name, 0.0)
+        over, queries = each.over + each.ramp_over, each.queries + each.ramp_queries
+        if queries and over / queries > _PLAIN_SHARE:
+            return name
+    return None
+
+
+def no_answer_below(
+    history: History, settings: SearchSettings, fit: Fit, outlook: Outlook, binding: str
+) -> NoAnswer | Probe | None:
+    """When even the lowest rate seems to fail: probe it, look below it, and say which way it fails."""
+    lowest = settings.lowest_qps
+    at_lowest = [record for record in history if record.rate <= 1.001 * lowest and record.purpose != _DIAGNOSIS]
+    good_one = any(not _bad(record, settings) and record.seconds > 0 for record in history)
+    over = None if good_one else plainly_over(history[-1])
+    hopeless = fit.holds_probability(lowest) < _HOPELESS or outlook.even < 0.9 * lowest
+    if not hopeless and not (over and not at_lowest):
+        return None
+    if any(not _bad(record, settings) for record in at_lowest):
+        return None
+    if len(at_lowest) < (1 if over else 2):
+        return Probe(lowest, settings.duration_s, settings.duration_s, must_finish=False, purpose="the lowest rate")
+    last = at_lowest[-1]
+    said = f"{last.rate:.4g} QPS, the lowest rate that may be an answer, is over the {over or binding} limit"
+    if settings.low is not None and settings.low > settings.floor_qps:
+        return NoAnswer("impossible", f"no rate from {lowest:.4g} QPS up passes: {said}", "give a lower --low", binding)
+    return _look_below(history, settings, said, binding)
+
+
+def _look_below(history: History, settings: SearchSettings, said: str, binding: str) -> NoAnswer | Probe:
+    """Tell a system that is too slow for enough queries from one that breaks its limit at any rate."""
+    below = [record for record in history if record.purpose == _DIAGNOSIS]
+    if not below:
+        rate = settings.lowest_qps / 4.0
+        return Probe(rate, settings.duration_s, 0.4 * settings.duration_s, must_finish=True, purpose=_DIAGNOSIS)
+    each = gather(below[-1], binding, 0.0)
+    over, queries = each.over + each.ramp_over, each.queries + each.ramp_queries
+    if over >= 3 and over > 5.0 * (1.0 - settings.percentile) * queries:  # noqa: PLR2004 - fewer are chance
+        text = f"{said}, and at {below[-1].rate:.4g} QPS still {over:.0f} of {queries:.0f} queries are"
+        return NoAnswer("impossible", text, "serve it faster, or check the limit", binding)
+    needed_s = settings.needed_queries / below[-1].rate
+    return NoAnswer(
+        "too few queries",
+        f"{said}; a lower rate gives fewer than the {settings.needed_queries} queries that a run of "
+        f"{settings.duration_s:.0f} s needs to be VALID",
+        f"give full runs more time: --duration-s {needed_s:.0f} or more",
+        binding,
+    )
+
+
+def no_room(settings: SearchSettings) -> NoAnswer | None:
+    """When the budget does not hold one full run: no answer could be confirmed."""
+    budget_s, needed_s = settings.time_budget_s, settings.duration_s + settings.overhead_s
+    if budget_s is None or budget_s >= needed_s:
+        return None
+    text = f"a full run of {settings.duration_s:.0f} s, which confirms the answer, does not fit into {budget_s:.0f} s"
+    return NoAnswer("budget", text, f"give --time-budget-s {needed_s:.0f} or more; a search takes about twice that")
+
+
+def out_of_time(
+    history: History, settings: SearchSettings, fit: Fit, outlook: Outlook, binding: str
+) -> Answer | NoAnswer | Probe | None:
+    """When the budget holds no other full run: the best certified rate so far; before that, a rate that is safe."""
+    if settings.time_budget_s is None:
+        return None
+    left = settings.time_budget_s - sum(record.cost_s for record in history)
+    certified = [index for index, record in enumerate(history) if certifies(record, settings)]
+    extra = extra_s(history, settings)
+    if left >= 2.1 * settings.duration_s + 3.0 * extra:
+        return None
+    if left >= settings.duration_s + settings.overhead_s:
+        if left >= 1.1 * settings.duration_s + 2.0 * extra:
+            return None  # a short probe still fits before the last full run
+        rate = outlook.confirm * math.exp(-min(outlook.doubt, 0.5) if outlook.doubt > settings.tolerance else 0.0)
+        bounded = min(max(rate, settings.lowest_qps), settings.high or math.inf)
+        if not certified or bounded > max(history[index].rate for index in certified):
+            return Probe(bounded, settings.duration_s, settings.duration_s, must_finish=True, purpose="the last to fit")
+    return (
+        _best(history, certified, fit, outlook, binding) if certified else _spent(history, settings, outlook, binding)
+    )
+
+
+def _spent(history: History, settings: SearchSettings, outlook: Outlook, binding: str) -> NoAnswer:
+    """No time, and nothing certified."""
+    spent = sum(record.cost_s for record in history)
+    return NoAnswer(
+        "budget",
+        f"{spent:.0f} s of {settings.time_budget_s:.0f} s are spent and no full run of {settings.duration_s:.0f} s "
+        f"fits any more; best estimate {outlook.rate:.4g} QPS by {binding}, not confirmed",
+        "resume with a larger --time-budget-s and the same --record-dir",
+        binding,
+    )
+
+
+def _best(history: History, certified: list[int], fit: Fit, outlook: Outlook, binding: str) -> Answer:
+    """The best certified rate, named as not located."""
+    index = max(certified, key=lambda each: history[each].rate)
+    rate = history[index].rate
+    chance = fit.pass_probability(rate)
+    reason = (
+        f"the time budget ended first: {rate:.5g} QPS is the best rate certified so far, by a full-length VALID run; "
+        f"estimated limit {outlook.rate:.4g} QPS by {binding}"
+    )
+    return Answer(rate, index, located=False, binding=binding, pass_probability=chance, reason=reason)
+
+
+def _bad(record: ProbeRecord, settings: SearchSettings) -> bool:
+    if record.final is not None:
+        return not certifies(record, settings)
+    return record.ended in {"cannot pass", "unlikely to pass"}

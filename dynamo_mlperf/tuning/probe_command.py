@@ -1,0 +1,221 @@
+"""Probes made by an external program: started, read line by line, stopped when the search has seen enough.
+
+The program is called with `--target-qps X --duration-s S`. It prints JSON lines to stdout, each with `t_s`, `issued`,
+`completed` and `over_limit` (constraint -> count) since its begin, and at its end one with `done`, `valid`, `n`,
+`over_limit`, `percentiles` and `seconds`. SIGTERM asks it to stop.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import signal
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dynamo_mlperf.errors import MeasureError, SetupError
+from dynamo_mlperf.process.child import Child
+from dynamo_mlperf.process.command import Command
+from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample
+from dynamo_mlperf.tuning.stream import ProbeFault, check_order, parse_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dynamo_mlperf.process.signals import StopFlag
+    from dynamo_mlperf.tuning.progress import Verdict
+
+    Look = Callable[[ProbeRecord], Verdict]
+
+STREAM, LOG = "stream.jsonl", "probe.log"
+GRACE_S = 10.0
+"""Time in seconds between SIGTERM and SIGKILL."""
+FAULT_GRACE_S = 3.0
+"""The same for a probe that is at fault."""
+_POLL_S = 0.01
+_LAST_WORDS = 300
+
+
+def stall_limit_s(planned_s: float) -> float:
+    """Seconds without a new line after which a probe counts as hung: a quarter of its length, from 20 to 150."""
+    return min(max(planned_s / 4.0, 20.0), 150.0)
+
+
+def long_enough(final: Final, planned_s: float) -> bool:
+    """Whether a run lasted as planned, but for the luck of the last arrival."""
+    return final.seconds >= planned_s * (1.0 - max(0.02, 4.0 / math.sqrt(max(final.n, 1))))
+
+
+@dataclass(frozen=True)
+class ProbeCommand:
+    """An external program as the probe.
+
+    Attributes:
+        argv: Program and first arguments.
+        stall_s: Longest time without a new line; None = by the planned length.
+    """
+
+    argv: tuple[str, ...]
+    stall_s: float | None = None
+
+    def _argv(self, probe: Probe) -> tuple[str, ...]:
+        return (*self.argv, "--target-qps", f"{probe.rate:.10g}", "--duration-s", f"{probe.planned_s:g}")
+
+    def line(self, probe: Probe) -> str:
+        """The command of a probe as a person would type it."""
+        return shlex.join(self._argv(probe))
+
+    def run(self, probe: Probe, folder: Path, begin_s: float, look: Look, stop: StopFlag) -> ProbeRecord:
+        """Make one probe.
+
+        Args:
+            probe: What to probe.
+            folder: Takes the stream and the program's stderr.
+            begin_s: Engine seconds of the search before it.
+            look: Judges the probe with each line.
+            stop: Asked between lines; a probe that is interrupted by it gives what it has seen.
+
+        Raises:
+            ProbeFault: The probe did not measure.
+            MeasureError: The program cannot be started.
+        """
+        argv = self._argv(probe)
+        command = Command("probe", argv, dict(os.environ), folder / LOG, output=folder / STREAM)
+        try:
+            child = Child(command, argv, dict(os.environ))
+        except SetupError as problem:
+            raise MeasureError(
+                f"the probe cannot be started: {argv[0]}: {problem.__cause__}", "name a program in --probe-command"
+            ) from problem
+        run = _Run(child, probe, folder, begin_s, self.stall_s or stall_limit_s(probe.planned_s))
+        try:
+            return run.follow(look, stop)
+        finally:
+            run.end()
+
+
+class _Run:
+    """One probe in progress."""
+
+    def __init__(self, child: Child, probe: Probe, folder: Path, begin_s: float, stall_s: float) -> None:
+        self._child, self._probe, self._folder, self._stall_s = child, probe, folder, stall_s
+        self._record = ProbeRecord(probe.rate, probe.planned_s, (), "running", None, begin_s, purpose=probe.purpose)
+        self._samples: list[Sample] = []
+        self._final: Final | None = None
+        self._lines, self._rest = 0, b""
+        self._last_t_s = 0.0
+
+    def follow(self, look: Look, stop: StopFlag) -> ProbeRecord:
+        """Read until the program ends or is stopped."""
+        heard = time.monotonic()
+        with (self._folder / STREAM).open("rb") as stream:
+            while True:
+                ended = self._child.poll() is not None  # asked before the read: what it wrote before its end is read
+                chunk = stream.read()
+                heard = time.monotonic() if chunk else heard
+                for value in self._parse(chunk, last=ended):
+                    verdict = self._take(value, look)
+                    if verdict is not None:
+                        return self._stopped(verdict, stream.read)
+                if self._final is not None:
+                    return self._complete()
+                if ended:
+                    raise ProbeFault(f"it ended with {self._status()} without the line that says done{self._said()}")
+                if stop.first is not None:
+                    return self._stopped(self._ended("interrupted"), stream.read)
+                self._check_time(heard)
+                if not chunk:
+                    time.sleep(_POLL_S)
+
+    def _parse(self, chunk: bytes, *, last: bool) -> list[Sample | Final]:
+        """Whole lines of what has come; with the end of the program also a last one without its newline."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if last and self._rest.strip():
+            lines, self._rest = [*lines, self._rest], b""
+        values = []
+        for line in lines:
+            self._lines += 1
+            value = parse_line(line.decode(errors="replace"), self._lines)
+            if value is not None:
+                values.append(value)
+        return values
+
+    def _take(self, value: Sample | Final, look: Look) -> ProbeRecord | None:
+        """Take one line in; the record as it ends if the probe is to be stopped."""
+        if isinstance(value, Final):
+            self._final = value
+            return None
+        check_order(self._samples[-1] if self._samples else None, value)
+        self._samples.append(value)
+        self._last_t_s = value.t_s
+        verdict = look(replace(self._record, samples=tuple(self._samples)))
+        return self._ended(verdict.stop) if verdict.stop else None
+
+    def _ended(self, how: str) -> ProbeRecord:
+        return replace(self._record, samples=tuple(self._samples), ended=how, cost_s=self._cost_s())  # type: ignore[arg-type]
+
+    def _cost_s(self) -> float:
+        return round(max(self._last_t_s, time.monotonic() - self._child.started_s), 3)
+
+    def _complete(self) -> ProbeRecord:
+        """The record of a probe that ran to its end."""
+        final = self._final
+        if final is None or not long_enough(final, self._probe.planned_s):
+            seconds = final.seconds if final else 0.0
+            raise ProbeFault(f"it said done after {seconds:g} s; it was asked to run for {self._probe.planned_s:g} s")
+        self._last_t_s = max(self._last_t_s, final.seconds)
+        return replace(self._ended("complete"), final=final)
+
+    def _stopped(self, record: ProbeRecord, read: Callable[[], bytes]) -> ProbeRecord:
+        """Stop the program; what it still wrote tells what it cost, and a full last line counts."""
+        self._terminate()
+        try:
+            for value in self._parse(read(), last=True):
+                if isinstance(value, Sample):
+                    self._last_t_s = max(self._last_t_s, value.t_s)
+                elif long_enough(value, self._probe.planned_s):
+                    self._final = value
+        except ProbeFault:
+            pass  # it was told to stop: a line cut in the middle is no fault
+        if self._final is not None:
+            return replace(self._complete(), samples=record.samples)
+        return replace(record, cost_s=self._cost_s())
+
+    def _terminate(self, grace_s: float = GRACE_S) -> None:
+        """SIGTERM, then SIGKILL to all that is left."""
+        self._child.send(signal.SIGTERM)
+        until = time.monotonic() + grace_s
+        while self._child.poll() is None and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        self._child.kill_session()
+
+    def end(self) -> None:
+        """Nothing of the probe is left running; a program that has said all gets its time to end."""
+        until = time.monotonic() + (GRACE_S if self._final is not None else 0.0)
+        while self._child.poll() is None and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        if self._child.poll() is None:
+            self._terminate(FAULT_GRACE_S)
+        self._child.kill_session()
+        while self._child.poll() is None:
+            time.sleep(_POLL_S)
+
+    def _check_time(self, heard: float) -> None:
+        now = time.monotonic()
+        if now - heard > self._stall_s:
+            raise ProbeFault(f"it hangs: no line for {self._stall_s:.0f} s after {self._last_t_s:g} s of the run")
+        longest_s = 3.0 * self._probe.planned_s + self._stall_s
+        if max(now - self._child.started_s, self._last_t_s) > longest_s:
+            raise ProbeFault(f"it goes on after {longest_s:.0f} s; it was asked for {self._probe.planned_s:g} s")
+
+    def _status(self) -> str:
+        status = self._child.poll() or 0
+        return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+
+    def _said(self) -> str:
+        """The end of what it said on stderr."""
+        text = (self._folder / LOG).read_text(errors="replace").strip()
+        return f"; its stderr ends: {text[-_LAST_WORDS:]}" if text else ""

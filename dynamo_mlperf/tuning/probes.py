@@ -1,0 +1,205 @@
+"""What a search works on: settings, the probes made, the next step. Frozen values; no clock, no files."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dynamo_mlperf.benchmark.early_stopping import minimum_queries
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """What is searched, and how closely.
+
+    Attributes:
+        duration_s: Length of a full run in seconds.
+        percentile: The judged percentile as a fraction, for example 0.99.
+        tolerance: How closely the answer is located, as a share of the rate.
+        low: Lowest target_qps that is probed; None = the lowest that a full run can certify.
+        high: Highest target_qps that is probed; None = no bound.
+        start: A predicted answer in target_qps; None = no prediction.
+        min_queries: Fewest queries that a full run must hold, beyond what the percentile itself asks for.
+        time_budget_s: Engine time in seconds that the whole search may take; None = no bound.
+        overhead_s: What a probe costs beyond its own time (warm-up, coming to rest), in seconds; for planning.
+        pass_probability: Probability with which a full run at the answer passes.
+    """
+
+    duration_s: float = 600.0
+    percentile: float = 0.99
+    tolerance: float = 0.01
+    low: float | None = None
+    high: float | None = None
+    start: float | None = None
+    min_queries: int = 0
+    time_budget_s: float | None = None
+    overhead_s: float = 15.0
+    pass_probability: float = 0.9
+
+    @property
+    def needed_queries(self) -> int:
+        """Queries below which no full run is VALID, however fast it was."""
+        return max(self.min_queries, minimum_queries(0, self.percentile))
+
+    @property
+    def floor_qps(self) -> float:
+        """Lowest target_qps at which a full run holds enough queries, with some room for the luck of arrivals."""
+        return (self.needed_queries + 2.0 * math.sqrt(self.needed_queries)) / self.duration_s
+
+    @property
+    def lowest_qps(self) -> float:
+        """Lowest target_qps that can be an answer."""
+        return max(self.floor_qps, self.low or 0.0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One line of a probe's stream: counts since its begin.
+
+    Attributes:
+        t_s: Seconds since the first query.
+        issued: Queries issued.
+        completed: Queries completed.
+        over: Constraint -> completed queries over its limit.
+    """
+
+    t_s: float
+    issued: int
+    completed: int
+    over: dict[str, int] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Final:
+    """The last line of a probe that ran to its end.
+
+    Attributes:
+        valid: The probe's own verdict.
+        n: Queries that count.
+        over: Constraint -> queries over its limit.
+        seconds: Length of the run in seconds.
+        percentiles: Whatever the probe tells of its latencies; recorded, not used.
+    """
+
+    valid: bool
+    n: int
+    over: dict[str, int] = field(hash=False)
+    seconds: float
+    percentiles: dict[str, object] = field(default_factory=dict, hash=False)
+
+
+Ended = Literal[
+    "complete", "cannot pass", "unlikely to pass", "too low", "no more time", "too long", "interrupted", "running"
+]
+"""How a probe ended: at its planned end, or stopped and why; `running` for one in progress."""
+
+
+@dataclass(frozen=True)
+class ProbeRecord:
+    """One probe as it was made.
+
+    Attributes:
+        rate: target_qps.
+        planned_s: Planned length in seconds.
+        samples: The stream.
+        ended: How it ended.
+        final: The last line of a probe that ran to its end.
+        begin_s: Engine seconds of the search before it.
+        cost_s: Engine seconds that it took.
+        purpose: Why it was made.
+    """
+
+    rate: float
+    planned_s: float
+    samples: tuple[Sample, ...]
+    ended: Ended
+    final: Final | None = None
+    begin_s: float = 0.0
+    cost_s: float = 0.0
+    purpose: str = ""
+
+    @property
+    def constraints(self) -> tuple[str, ...]:
+        """Names of the constraints that it counted."""
+        if self.final is not None:
+            return tuple(sorted(self.final.over))
+        return tuple(sorted({name for sample in self.samples for name in sample.over}))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the run that were seen."""
+        if self.final is not None:
+            return self.final.seconds
+        return self.samples[-1].t_s if self.samples else 0.0
+
+
+History = tuple[ProbeRecord, ...]
+
+
+def extra_s(history: History, settings: SearchSettings) -> float:
+    """What a probe costs beyond its own time, in seconds: the most that was seen, or what is expected."""
+    return max([settings.overhead_s, *(record.cost_s - record.seconds for record in history)])
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Next step: make this probe.
+
+    Attributes:
+        rate: target_qps.
+        planned_s: Planned length in seconds: always a full run.
+        max_s: Seconds after which it is stopped all the same, because the confirmation must still fit the budget.
+        must_finish: Run on unless it cannot pass: no time is left for another one.
+        purpose: Why, in a few words.
+    """
+
+    rate: float
+    planned_s: float
+    max_s: float
+    must_finish: bool
+    purpose: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The search is over: this rate holds.
+
+    Attributes:
+        rate: The answer in target_qps.
+        probe: Index of the full-length VALID run that confirms it.
+        located: Whether the highest such rate is within the tolerance of it; False where time ran out before.
+        binding: The constraint that limits the rate; None where the upper end of the range passes.
+        pass_probability: Fitted probability that a repeat passes.
+        reason: Why this is the answer.
+    """
+
+    rate: float
+    probe: int
+    located: bool
+    binding: str | None
+    pass_probability: float
+    reason: str
+
+
+NoAnswerKind = Literal["impossible", "too few queries", "budget", "invalid", "no agreement"]
+
+
+@dataclass(frozen=True)
+class NoAnswer:
+    """The search is over without an answer.
+
+    Attributes:
+        kind: Which of the ways to have none.
+        reason: What was found, with the numbers.
+        action: What would help.
+        binding: The constraint that could not be met, if one.
+    """
+
+    kind: NoAnswerKind
+    reason: str
+    action: str
+    binding: str | None = None
+
+
+Step = Probe | Answer | NoAnswer

@@ -1,0 +1,114 @@
+"""Whether a running probe goes on: `judge_progress`, asked with each line of its stream."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit
+from dynamo_mlperf.tuning.evidence import backlog_grows
+from dynamo_mlperf.tuning.fit import Fit
+from dynamo_mlperf.tuning.probes import Sample
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.tuning.probes import Ended, History, Probe, ProbeRecord, SearchSettings
+
+_LOST_AT, _LOST_BELOW = (0.05, 0.4, 1.0), (0.1, 0.35, 0.2)
+"""A run that passes with less than this probability is stopped, by the share of it that was seen: early only when that
+is plain, late hardly any more, because little is left to pay."""
+_LATE_SHARE, _LATE_ROOM = 0.7, 2.0
+_LOOK_SHARE = 0.02
+_FIRST_LOOK_SHARE = 0.05
+_SEEN_ENOUGH_SHARE = 0.04
+_TOO_SHORT_FOR_ANY = 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Go on, or stop and why.
+
+    Attributes:
+        stop: How the probe ends if it is stopped now; None = it goes on.
+        text: The reason for people.
+    """
+
+    stop: Ended | None
+    text: str = ""
+
+
+GO_ON = Verdict(None)
+
+
+class Judge:
+    """Judges one probe while it runs. The fit of the earlier probes is made once.
+
+    Args:
+        history: The probes before it.
+        settings: The search.
+        probe: The probe as planned.
+    """
+
+    def __init__(self, history: History, settings: SearchSettings, probe: Probe) -> None:
+        self._settings, self._probe = settings, probe
+        self._history = history
+        self._now_s = sum(record.cost_s for record in history)
+        self._fit: Fit | None = None
+        self._looked_s = 0.0
+
+    def look(self, record: ProbeRecord) -> Verdict:
+        """Judge the probe as far as it has come."""
+        if not record.samples:
+            return GO_ON
+        t_s = record.samples[-1].t_s
+        lost = self._cannot_pass(record)
+        if lost and t_s >= _SEEN_ENOUGH_SHARE * self._probe.planned_s:  # what it can serve shows only after a while
+            return Verdict("cannot pass", lost)
+        if t_s >= self._probe.max_s and self._probe.max_s < self._probe.planned_s:
+            return Verdict("no more time", f"{self._probe.max_s:.0f} s are what the time budget leaves for it")
+        planned_s = self._probe.planned_s
+        early = t_s < _FIRST_LOOK_SHARE * planned_s or t_s - self._looked_s < _LOOK_SHARE * planned_s
+        if self._probe.must_finish or early or t_s >= planned_s:
+            return GO_ON
+        self._looked_s = t_s
+        return self._by_fit(record)
+
+    def _cannot_pass(self, record: ProbeRecord) -> str:
+        """Why no course of the rest could make this run pass; empty while one could."""
+        planned = record.rate * record.planned_s
+        most = allowed_over_limit(round(planned + 4.0 * math.sqrt(planned)), self._settings.percentile)
+        most = (
+            most if most >= 0 else _TOO_SHORT_FOR_ANY
+        )  # such a probe is no run to pass: it asks whether any rate does
+        for name, over in sorted(record.samples[-1].over.items()):
+            if over > most:
+                return f"{over} queries over the {name} limit; a full run may have {most}"
+        return ""
+
+    def _by_fit(self, record: ProbeRecord) -> Verdict:
+        if self._fit is None or set(record.constraints) - set(self._fit.names):
+            self._fit = Fit((*self._history, _begun(record)), self._settings, self._now_s)
+        outlook, name, chance = self._fit.with_running(record)
+        share = record.samples[-1].t_s / self._probe.planned_s
+        if chance < float(np.interp(share, _LOST_AT, _LOST_BELOW)):
+            return Verdict("unlikely to pass", f"passes with probability {chance:.2f} if it goes on")
+        gap = math.log(outlook.confirm / record.rate)
+        top = self._settings.high
+        if top is not None and record.rate >= top * 0.9999:
+            return GO_ON
+        room = 1.25 * outlook.closeness(self._settings.tolerance) * (1.0 + _LATE_ROOM * share)
+        if share < _LATE_SHARE and gap > room and not backlog_grows(record):
+            return Verdict("too low", f"the {name} limit leaves room for {outlook.confirm:.4g} or more")
+        return GO_ON
+
+
+def _begun(record: ProbeRecord) -> ProbeRecord:
+    """The probe as it began: it names the constraints and tells nothing yet."""
+    return replace(record, samples=(Sample(0.0, 0, 0, dict.fromkeys(record.constraints, 0)),), final=None)
+
+
+def judge_progress(record: ProbeRecord, history: History, settings: SearchSettings, probe: Probe) -> Verdict:
+    """Judge a probe as far as it has come, from nothing but values."""
+    return Judge(history, settings, probe).look(record)

@@ -1,0 +1,169 @@
+"""The record directory of a search: settings, and one folder per probe. An interrupted search resumes from it.
+
+```
+search.json            settings and command; another search is refused
+probe-001/             stream.jsonl and probe.log of the program, record.json once it has ended,
+                       or fault.json where it did not measure
+answer.json            once there is one
+```
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import write_json
+from dynamo_mlperf.tuning.probe_command import STREAM
+from dynamo_mlperf.tuning.probes import Final, ProbeRecord, Sample
+from dynamo_mlperf.tuning.stream import ProbeFault, check_order, parse_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynamo_mlperf.tuning.probes import History, Probe
+
+_RECORD, _FAULT, _PLAN, _SETTINGS, _ANSWER = "record.json", "fault.json", "plan.json", "search.json", "answer.json"
+
+
+class RecordDirectory:
+    """One search on disk; one process at a time.
+
+    Args:
+        root: The directory; made if missing.
+        settings: All that makes two searches the same one.
+
+    Raises:
+        ConfigError: It holds another search, or another process uses it, or it is no record directory.
+    """
+
+    def __init__(self, root: Path, settings: dict[str, Any]) -> None:
+        self.root = root
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as problem:
+            raise ConfigError(
+                f"the record directory {root} cannot be used: {problem.strerror}", "name another --record-dir"
+            ) from problem
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            self.close()
+            raise ConfigError(
+                f"another search is using {root}", "wait for it to end, or name another --record-dir"
+            ) from problem
+        try:
+            self._check(settings)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let others use the directory."""
+        os.close(self._lock)
+
+    def _check(self, settings: dict[str, Any]) -> None:
+        path = self.root / _SETTINGS
+        if not path.exists():
+            if any(self.root.glob("probe-*")):
+                raise ConfigError(f"{self.root} holds probes but no {_SETTINGS}", "name an empty --record-dir")
+            write_json(path, settings)
+            return
+        known = _load(path)
+        differ = [key for key in sorted({*known, *settings}) if known.get(key) != settings.get(key)]
+        if differ:
+            told = ", ".join(f"{key} {known.get(key)!r} there, {settings.get(key)!r} now" for key in differ)
+            raise ConfigError(
+                f"{self.root} holds a search with other settings: {told}",
+                "repeat it with the same settings, or name another --record-dir",
+            )
+
+    def history(self) -> History:
+        """The probes that count, in order; one that was cut off counts as far as its stream was written."""
+        records: list[ProbeRecord] = []
+        for folder in sorted(self.root.glob("probe-*")):
+            if (folder / _RECORD).exists():
+                records.append(_from_json(_load(folder / _RECORD)))
+            elif not (folder / _FAULT).exists():
+                cut = _recover(folder, sum(record.cost_s for record in records))
+                if cut is None:
+                    write_json(folder / _FAULT, {"fault": "cut off before its first line"})
+                else:
+                    self.keep(folder, cut)
+                    records.append(cut)
+        return tuple(records)
+
+    def new_folder(self, probe: Probe) -> Path:
+        """The folder of the next probe, with its plan."""
+        taken = [int(folder.name.rpartition("-")[2]) for folder in self.root.glob("probe-*")]
+        folder = self.root / f"probe-{max(taken, default=0) + 1:03d}"
+        folder.mkdir()
+        write_json(folder / _PLAN, asdict(probe))
+        return folder
+
+    def keep(self, folder: Path, record: ProbeRecord) -> None:
+        """Record a probe that has ended."""
+        write_json(folder / _RECORD, _to_json(record))
+
+    def keep_fault(self, folder: Path, fault: str) -> None:
+        """Record that a probe did not measure."""
+        write_json(folder / _FAULT, {"fault": fault})
+
+    def keep_answer(self, answer: dict[str, Any]) -> None:
+        """Record the end of the search."""
+        write_json(self.root / _ANSWER, answer)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except ValueError as problem:
+        raise ConfigError(f"{path} is no JSON: {problem}", "name another --record-dir") from problem
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} is no JSON object", "name another --record-dir")
+    return value
+
+
+def _to_json(record: ProbeRecord) -> dict[str, Any]:
+    value = asdict(record)
+    value["samples"] = [[each.t_s, each.issued, each.completed, each.over] for each in record.samples]
+    return value
+
+
+def _from_json(value: dict[str, Any]) -> ProbeRecord:
+    samples = tuple(Sample(*each) for each in value.pop("samples"))
+    final = value.pop("final")
+    return ProbeRecord(**value, samples=samples, final=Final(**final) if final else None)
+
+
+def _recover(folder: Path, begin_s: float) -> ProbeRecord | None:
+    """The record of a probe whose search was killed: what its stream holds up to the first line that is cut."""
+    if not (folder / _PLAN).exists() or not (folder / STREAM).exists():
+        return None
+    plan = _load(folder / _PLAN)
+    samples: list[Sample] = []
+    for number, line in enumerate((folder / STREAM).read_text(errors="replace").split("\n"), 1):
+        try:
+            value = parse_line(line, number)
+            if isinstance(value, Sample):
+                check_order(samples[-1] if samples else None, value)
+                samples.append(value)
+        except ProbeFault:
+            break
+    if not samples:
+        return None
+    return ProbeRecord(
+        plan["rate"],
+        plan["planned_s"],
+        tuple(samples),
+        "interrupted",
+        None,
+        begin_s,
+        samples[-1].t_s,
+        plan["purpose"],
+    )

@@ -1,0 +1,143 @@
+"""The rate search: `next_step(history, settings)` says what to do next, from nothing but values.
+
+Every probe is planned as a full run at the rate that is, by all that was seen, the best one to confirm; while nothing
+is known yet that rate is merely the best estimate. A running probe is stopped as soon as it can confirm nothing
+(`progress`), so a good one runs on and is the confirmation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dynamo_mlperf.tuning.fit import Fit, certifies, within_limits
+from dynamo_mlperf.tuning.limits import no_answer_below, no_room, out_of_time
+from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, extra_s
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.tuning.fit import Outlook
+    from dynamo_mlperf.tuning.probes import History, SearchSettings, Step
+
+_SURE = 1.0
+"""Doubt below this many times the closeness that is wanted: the next probe is meant to confirm."""
+_HOLDS = 0.9
+_TOO_LOW = 2.8
+_GALLOP = 6.0
+_EXPECTED_GOOD = 0.985
+_PATIENCE, _MOST_CERTIFIED, _MOST_WHOLE, _MOST_PROBES = 10, 3, 5, 40
+_MOST_OTHERWISE_INVALID = 3
+
+
+def next_step(history: History, settings: SearchSettings) -> Step:
+    """The next probe, or the end of the search."""
+    if not history:
+        return no_room(settings) or _probe(_first_rate(settings), settings, history, "first probe")
+    refused = [each for each in history if within_limits(each, settings) and each.final and not each.final.valid]
+    if len(refused) >= _MOST_OTHERWISE_INVALID:
+        return NoAnswer(
+            "invalid",
+            f"{len(refused)} full runs kept every limit and were INVALID by the probe's own verdict "
+            f"(the last one at {refused[-1].rate:.4g} QPS)",
+            "look into that probe's own log: failed requests or a rule other than latency",
+        )
+    fit = Fit(history, settings, sum(record.cost_s for record in history))
+    outlook, binding = fit.outlook()
+    return (
+        _accepted(history, settings, fit, outlook, binding)
+        or no_answer_below(history, settings, fit, outlook, binding)
+        or out_of_time(history, settings, fit, outlook, binding)
+        or _repeat(history, settings)
+        or _next_probe(history, settings, outlook)
+    )
+
+
+def _first_rate(settings: SearchSettings) -> float:
+    if settings.start is not None:
+        return _within(settings.start, settings)
+    if settings.low is not None and settings.high is not None:
+        return _within(math.sqrt(settings.low * settings.high), settings)
+    return _within(30.0 if settings.low is None else settings.low * 2.0, settings)
+
+
+def _within(rate: float, settings: SearchSettings) -> float:
+    """The rate, brought into the range and to five digits: what is recorded is what is asked for."""
+    bounded = min(max(rate, settings.lowest_qps), settings.high or math.inf)
+    return float(f"{bounded:.5g}") if settings.lowest_qps < bounded < (settings.high or math.inf) else bounded
+
+
+def _probe(rate: float, settings: SearchSettings, history: History, purpose: str, max_s: float | None = None) -> Probe:
+    """A probe planned as a full run; it is stopped where the confirmation would not fit the budget any more."""
+    longest = settings.duration_s if max_s is None else max_s
+    must_finish = False
+    if settings.time_budget_s is not None:
+        left = settings.time_budget_s - sum(record.cost_s for record in history)
+        spare = left - settings.duration_s - 2.0 * extra_s(history, settings)
+        must_finish = spare < 0.1 * settings.duration_s
+        if not must_finish:
+            longest = longest if spare >= settings.duration_s else spare
+    return Probe(rate, settings.duration_s, longest, must_finish, purpose)
+
+
+def _accepted(history: History, settings: SearchSettings, fit: Fit, outlook: Outlook, binding: str) -> Answer | None:
+    """The highest certified rate, if a repeat would pass there and nothing higher is in reach."""
+    certified = [index for index, record in enumerate(history) if certifies(record, settings)]
+    whole = sum(record.ended == "complete" for record in history)
+    enough = len(certified) >= _MOST_CERTIFIED or whole >= _MOST_WHOLE or len(history) >= 2 * _PATIENCE
+    for index in sorted(certified, key=lambda each: (-history[each].rate, each)):
+        rate = history[index].rate
+        if fit.holds_probability(rate) < (0.5 if enough else _HOLDS):
+            continue
+        top = settings.high is not None and rate >= 0.9999 * settings.high
+        near = math.log(outlook.rate / rate) <= _TOO_LOW * outlook.closeness(settings.tolerance)
+        return _answer(history, index, fit, outlook, binding, top=top) if top or near or enough else None
+    if certified and whole >= 2 * _MOST_WHOLE:  # the system does not repeat itself: the one it kept best
+        best = max(certified, key=lambda each: fit.holds_probability(history[each].rate))
+        return _answer(history, best, fit, outlook, binding, top=False)
+    return None
+
+
+def _answer(history: History, index: int, fit: Fit, outlook: Outlook, binding: str, *, top: bool) -> Answer:
+    rate = history[index].rate
+    chance = fit.pass_probability(rate)
+    above = "the upper end of the range" if top else f"estimated limit {outlook.rate:.4g} QPS by {binding}"
+    reason = f"full-length VALID run at {rate:.5g} QPS; {above}; a repeat passes with probability {chance:.2f}"
+    free = top and outlook.rate > rate
+    return Answer(rate, index, located=True, binding=None if free else binding, pass_probability=chance, reason=reason)
+
+
+def _repeat(history: History, settings: SearchSettings) -> Probe | None:
+    """One bad probe where a good one was expected is repeated before it is believed."""
+    last = history[-1]
+    bad = last.ended in {"cannot pass", "unlikely to pass"} or (last.final and not certifies(last, settings))
+    same = [record for record in history if math.isclose(record.rate, last.rate, rel_tol=1e-6)]
+    if not bad or len(same) > 1 or len(history) == 1:
+        return None
+    before = history[:-1]
+    expected = Fit(before, settings, sum(record.cost_s for record in before))
+    if expected.holds_probability(last.rate) < _EXPECTED_GOOD:
+        return None
+    return _probe(last.rate, settings, history, "repeat of a bad probe where a good one was expected")
+
+
+def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) -> Step:
+    """The best rate to confirm; while much is unknown, the best estimate."""
+    if len(history) >= _MOST_PROBES:
+        return NoAnswer(
+            "no agreement",
+            f"{len(history)} probes do not agree on a rate",
+            "look for what else uses the machines; probe with a longer --duration-s",
+        )
+    certified = [record.rate for record in history if certifies(record, settings)]
+    impatient = -1 if certified else len(history) - _PATIENCE
+    if impatient >= 0:  # the model does not fit this system: lower with each probe, and see each through
+        rate = outlook.confirm * math.exp(-impatient * settings.tolerance)
+        probe = _probe(_within(rate, settings), settings, history, "to confirm, no longer stopped while it can pass")
+        return replace(probe, must_finish=True)
+    sure = outlook.doubt <= _SURE * outlook.closeness(settings.tolerance)
+    rate = outlook.confirm if sure else outlook.rate * math.exp(-settings.tolerance)
+    rate = min(rate, _GALLOP * max(record.rate for record in history))
+    if sure and certified and abs(math.log(rate / certified[-1])) < 0.3 * settings.tolerance:
+        rate = certified[-1] * math.exp(math.copysign(0.5 * settings.tolerance, rate - certified[-1]))
+    purpose = "to confirm" if sure else f"to locate (within {100 * outlook.doubt:.1f} % so far)"
+    return _probe(_within(rate, settings), settings, history, purpose)

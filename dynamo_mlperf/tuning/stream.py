@@ -1,0 +1,94 @@
+"""The lines of a probe's stream, read strictly: what is not as agreed is named with its line."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from dynamo_mlperf.tuning.probes import Final, Sample
+
+_SHOWN = 120
+
+
+class ProbeFault(Exception):
+    """A probe did not measure: it crashed, hung, printed what is no stream, or ended without its last line."""
+
+
+def parse_line(line: str, number: int) -> Sample | Final | None:
+    """One line of a stream; None for an empty one.
+
+    Raises:
+        ProbeFault: The line is no JSON object, or lacks a key, or holds what is no count.
+    """
+    if not line.strip():
+        return None
+    try:
+        value = json.loads(line)
+    except ValueError:
+        raise ProbeFault(f"line {number} of its stdout is no JSON: {line.strip()[:_SHOWN]!r}") from None
+    if not isinstance(value, dict):
+        raise ProbeFault(f"line {number} of its stdout is no JSON object: {line.strip()[:_SHOWN]!r}")
+    try:
+        return _final(value) if value.get("done") else _sample(value)
+    except KeyError as missing:
+        raise ProbeFault(f"line {number} of its stdout lacks {missing}: {line.strip()[:_SHOWN]!r}") from None
+    except ValueError as wrong:
+        raise ProbeFault(f"line {number} of its stdout: {wrong}: {line.strip()[:_SHOWN]!r}") from None
+
+
+def _sample(value: dict[str, Any]) -> Sample:
+    return Sample(
+        _seconds(value["t_s"], "t_s"),
+        _count(value["issued"], "issued"),
+        _count(value["completed"], "completed"),
+        _counts(value["over_limit"]),
+    )
+
+
+def _final(value: dict[str, Any]) -> Final:
+    percentiles = value.get("percentiles") or {}
+    if not isinstance(value["valid"], bool):
+        raise ValueError("valid is neither true nor false")  # noqa: TRY004 - a fault of the stream
+    if not isinstance(percentiles, dict):
+        raise ValueError("percentiles is no object")  # noqa: TRY004 - a fault of the stream
+    return Final(
+        value["valid"],
+        _count(value["n"], "n"),
+        _counts(value["over_limit"]),
+        _seconds(value["seconds"], "seconds"),
+        percentiles,
+    )
+
+
+def _seconds(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{name} is no time in seconds")
+    return float(value)
+
+
+def _count(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name} is no count")
+    if value < 0 or value != int(value):
+        raise ValueError(f"{name} is no count")
+    return int(value)
+
+
+def _counts(value: object) -> dict[str, int]:
+    if not isinstance(value, dict):
+        raise ValueError("over_limit is no object of constraint and count")  # noqa: TRY004 - a fault of the stream
+    return {str(name): _count(count, f"over_limit of {name}") for name, count in value.items()}
+
+
+def check_order(before: Sample | None, now: Sample) -> None:
+    """Counts and time of a stream only grow.
+
+    Raises:
+        ProbeFault: They went back.
+    """
+    if before is None:
+        return
+    back = now.t_s < before.t_s or now.issued < before.issued or now.completed < before.completed
+    if back or any(now.over.get(name, 0) < count for name, count in before.over.items()):
+        raise ProbeFault(f"its stream goes back: counts at {now.t_s:g} s are below those at {before.t_s:g} s")

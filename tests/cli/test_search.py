@@ -1,0 +1,188 @@
+"""`search` end to end: real probe programs, real signals; answers, reasons, faults, resuming."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROBE = f"{sys.executable} -m tests.fakes.probe"
+RANGE = ("--low", "10", "--high", "90", "--duration-s", "200")
+
+
+def _search(repository: Path, probe: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    argv = _argv(probe, *arguments)
+    return subprocess.run(argv, cwd=repository, capture_output=True, text=True, check=False, timeout=120)
+
+
+def _argv(probe: str, *arguments: str | Path) -> list[str]:
+    words = [str(argument) for argument in arguments]
+    return [sys.executable, "-m", "dynamo_mlperf.cli", "search", "--probe-command", f"{PROBE} {probe}", *words]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_answer_is_confirmed_and_cheap(repository: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    done = _search(repository, f"--capacity 40 --log {log}", *RANGE, "--record-dir", tmp_path / "records", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["confirmed"]
+    assert answer["valid"]
+    assert answer["located"]
+    assert answer["binding_constraint"] == "latency"
+    assert 36.0 < answer["answer_qps"] < 40.0
+    assert answer["full_run_s"] == 200.0
+    confirmed = answer["probes"][answer["confirmed_by"]]
+    assert (confirmed["ended"], confirmed["target_qps"], confirmed["seconds"]) == (
+        "complete",
+        answer["answer_qps"],
+        200,
+    )
+    assert answer["result"]["n"] > 0.9 * 200 * answer["answer_qps"]
+    # Each probe was asked for a full run, and those not needed to the end got SIGTERM.
+    calls = [line for line in _lines(log) if "rate" in line]
+    assert [call["rate"] for call in calls] == [probe["target_qps"] for probe in answer["probes"]]
+    assert {call["seconds"] for call in calls} == {200.0}
+    stopped = [probe for probe in answer["probes"] if probe["ended"] != "complete"]
+    assert stopped
+    assert len([line for line in _lines(log) if "terminated" in line]) == len(stopped)
+    # The same command again answers from the records, without a probe.
+    again = _search(repository, f"--capacity 40 --log {log}", *RANGE, "--record-dir", tmp_path / "records")
+    assert (again.returncode, again.stdout) == (0, f"{answer['answer_qps']:.5g}\n")
+    assert len([line for line in _lines(log) if "rate" in line]) == len(calls)
+    other = _search(repository, f"--capacity 40 --log {log}", *RANGE[:4], "--record-dir", tmp_path / "records")
+    assert other.returncode == 2
+    assert "duration_s 200.0 there, 600.0 now" in other.stderr
+
+
+def test_an_interrupted_search_goes_on_where_it_was(repository: Path, tmp_path: Path) -> None:
+    records, log = tmp_path / "records", tmp_path / "log"
+    argv = _argv(f"--pace 0.1 --log {log}", *RANGE, "--record-dir", records, "--json")
+    running = subprocess.Popen(argv, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not (records / "probe-002" / "stream.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    while (records / "probe-002" / "stream.jsonl").stat().st_size == 0 and time.monotonic() < until:
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode == 130, told
+    kept = json.loads((records / "probe-001" / "record.json").read_text())
+    second = json.loads((records / "probe-002" / "record.json").read_text())
+    assert second["ended"] == "interrupted"
+    done = _search(repository, f"--pace 0.1 --log {log}", *RANGE, "--record-dir", records, "--json")
+    assert done.returncode == 0, done.stderr
+    probes = json.loads(done.stdout)["probes"]
+    assert [probe["target_qps"] for probe in probes[:2]] == [kept["rate"], second["rate"]]
+    assert "resumed: 2 probes" in done.stderr
+
+
+def test_impossible_at_any_rate(repository: Path) -> None:
+    done = _search(repository, "--base 0.9 --constraint ttft", "--duration-s", "200", "--json")
+    assert done.returncode == 5
+    answer = json.loads(done.stdout)
+    assert (answer["answer_qps"], answer["confirmed"], answer["kind"]) == (None, False, "impossible")
+    assert answer["binding_constraint"] == "ttft"
+    assert "error: no answer (impossible)" in done.stderr
+
+
+def test_too_few_queries_are_not_too_fast(repository: Path) -> None:
+    done = _search(repository, "--capacity 0.6", "--json")
+    assert done.returncode == 5
+    answer = json.loads(done.stdout)
+    assert answer["kind"] == "too few queries"
+    assert "459 queries" in answer["reason"]
+    assert "--duration-s" in answer["action"]
+
+
+def test_the_budget_is_kept_and_said(repository: Path) -> None:
+    done = _search(repository, "--capacity 40", *RANGE, "--time-budget-s", "150", "--json")
+    assert done.returncode == 5
+    answer = json.loads(done.stdout)
+    assert (answer["kind"], answer["probes"]) == ("budget", [])
+    tight = _search(repository, "--capacity 40 --pace 0.1", *RANGE, "--time-budget-s", "450", "--json")
+    answer = json.loads(tight.stdout)
+    assert tight.returncode == 0, tight.stderr
+    assert answer["confirmed"]
+    assert answer["engine_seconds"] <= 450
+
+
+def test_the_binding_constraint_is_named(repository: Path) -> None:
+    done = _search(repository, "--constraint ttft --ceiling 1", *RANGE, "--json")
+    assert json.loads(done.stdout)["binding_constraint"] == "ttft"
+
+
+def test_runs_that_are_invalid_for_another_reason_end_the_search(repository: Path) -> None:
+    done = _search(repository, "--refuse", *RANGE, "--json")
+    assert done.returncode == 5
+    assert json.loads(done.stdout)["kind"] == "invalid"
+
+
+def test_offline(repository: Path) -> None:
+    done = _search(repository, "--capacity 1e9", "--scenario", "Offline", "--start", "50", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["answer_qps"] == pytest.approx(50, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        (
+            "crash",
+            "it ended with exit status 7 without the line that says done; its stderr ends: CUDA error: out of memory",
+        ),
+        ("garbage", "line 1 of its stdout is no JSON: 'Loading model ...'"),
+        ("killed", "it ended with SIGKILL without the line that says done"),
+        ("quits", "it ended with exit status 0 without the line that says done"),
+        ("hang", "it hangs: no line for 4 s after 5 s of the run"),
+        ("silent", "it hangs: no line for 4 s after 0 s of the run"),
+        ("short", "it said done after 10 s; it was asked to run for 200 s"),
+    ],
+)
+def test_a_probe_that_does_not_measure_is_named_after_a_repeat(repository: Path, fault: str, named: str) -> None:
+    done = _search(repository, f"--fault {fault}", *RANGE, "--stall-s", "4")
+    assert done.returncode == 4, done.stderr
+    assert done.stdout == ""
+    assert f"did not measure, twice: {named}" in done.stderr
+    assert f"run it by itself: {sys.executable} -m tests.fakes.probe --fault {fault} --target-qps 30 " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_probe_that_fails_once_is_repeated(repository: Path, tmp_path: Path) -> None:
+    done = _search(repository, f"--fault crash --fault-file {tmp_path / 'once'}", *RANGE)
+    assert done.returncode == 0, done.stderr
+    assert "probe-001: did not measure" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--probe-command", "no-such-program-here"), "no-such-program-here is no program on PATH"),
+        (("--probe-command", "'open"), "cannot be split"),
+        (("--probe-command", " "), "--probe-command is empty"),
+        (("--probe-command", "true", "--low", "5", "--high", "4"), "--low 5 is not below --high 4"),
+        (("--probe-command", "true", "--low", "5", "--start", "4"), "--start 4 is outside"),
+        ((), "--probe-command"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(repository: Path, arguments: tuple[str, ...], told: str) -> None:
+    argv = [sys.executable, "-m", "dynamo_mlperf.cli", "search", *arguments]
+    done = subprocess.run(argv, cwd=repository, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_no_shell_sees_the_command(repository: Path, tmp_path: Path) -> None:
+    trap = tmp_path / "trap"
+    done = _search(repository, f"--refuse ; touch {trap}", *RANGE)
+    assert done.returncode == 4
+    assert not trap.exists()

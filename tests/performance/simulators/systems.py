@@ -1,0 +1,131 @@
+"""Simulated systems: a prefill pool and a decode pool with limits, noise, drift and warm-up, as data.
+
+Forty-eight systems in two sets: `TUNING` (the search's constants were chosen on them) and `HELD_OUT` (never run until
+the constants stood). Each set is drawn from its own seed over the same kinds, so neither is a copy of the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class System:
+    """One simulated system.
+
+    Attributes:
+        name: Unique; says what kind it is.
+        exact: Simulated request by request; else in time steps (for rates where requests are too many).
+        servers: Prefill servers.
+        prefill_s: Mean prefill time in seconds.
+        prefill_spread: Sigma of the lognormal prefill time.
+        slots: Decode slots of all decode workers together.
+        tokens: Mean output tokens.
+        tpot_s: Time per output token of an empty decode pool, in seconds.
+        tpot_slope: How much slower a full pool decodes: tpot x (1 + slope x occupancy / slots).
+        tail: Sigma of the lognormal factor on a request's latency.
+        limits: Constraint -> limit in seconds; `ttft`, `tpot` or `latency`.
+        run_sigma: Sigma of the factor on the speed of a whole run.
+        drift_per_h: Share of the speed lost per hour.
+        warm_s: Time constant of the warm-up at the start of each run, in seconds; 0 = none.
+        warm_loss: Share of the speed that is missing at the very start.
+        stalls_per_h: Short stalls (5 s at 60 % of the speed) per hour.
+        burst: Sigma of the slowly varying factor on the arrival rate.
+    """
+
+    name: str
+    exact: bool
+    servers: int
+    prefill_s: float
+    prefill_spread: float
+    slots: int
+    tokens: float
+    tpot_s: float
+    tpot_slope: float
+    tail: float
+    limits: dict[str, float] = field(hash=False)
+    run_sigma: float = 0.005
+    drift_per_h: float = 0.0
+    warm_s: float = 0.0
+    warm_loss: float = 0.0
+    stalls_per_h: float = 0.0
+    burst: float = 0.0
+
+    @property
+    def capacity(self) -> float:
+        """Requests per second that neither pool can exceed."""
+        full_tpot = self.tpot_s * (1.0 + self.tpot_slope)
+        return min(self.servers / self.prefill_s, self.slots / (self.tokens * full_tpot))
+
+    @property
+    def base_latency_s(self) -> float:
+        """Latency of a lone request in seconds."""
+        return self.prefill_s + self.tokens * self.tpot_s
+
+
+KINDS = ("latency", "ttft", "tpot", "both", "noisy", "drifting", "cold", "stalling", "heavy", "bursty")
+
+
+def _draw(rng: np.random.Generator, kind: str, rate: float, *, exact: bool, name: str) -> System:
+    """One system of a kind whose capacity is near `rate`."""
+    servers = max(1, round(rate * rng.uniform(0.1, 0.5))) if exact else max(2, round(rate * rng.uniform(0.05, 0.3)))
+    prefill_s = servers / rate
+    tokens, slope = float(rng.integers(40, 200)), float(rng.uniform(0.5, 3.0))
+    slots = max(4, round(rate * rng.uniform(0.6, 2.0)))
+    tpot_s = slots * rng.uniform(0.7, 1.0) / (rate * rng.uniform(1.0, 1.3) * tokens * (1.0 + slope))
+    base = prefill_s + tokens * tpot_s
+    limits = {"latency": base * float(rng.uniform(3.0, 10.0))}
+    if kind in {"ttft", "heavy"}:
+        room = 3.0 if kind == "heavy" else 1.0  # lone requests of a heavy tail must keep the limit
+        limits = {"ttft": prefill_s * room * float(rng.uniform(4.0, 12.0))}
+    if kind == "tpot":
+        limits = {"tpot": tpot_s * (1.0 + slope * float(rng.uniform(0.5, 0.9)))}
+    if kind == "both":
+        limits = {"ttft": prefill_s * float(rng.uniform(4.0, 10.0)), "tpot": tpot_s * (1.0 + slope * 0.9)}
+    return System(
+        name,
+        exact,
+        servers,
+        prefill_s,
+        float(rng.uniform(0.7, 1.0)) if kind == "heavy" else float(rng.uniform(0.1, 0.5)),
+        slots,
+        tokens,
+        tpot_s,
+        slope,
+        0.05 if kind in {"tpot", "both"} else float(rng.uniform(0.1, 0.3)),
+        limits,
+        run_sigma=float(rng.uniform(0.01, 0.02)) if kind == "noisy" else float(rng.uniform(0.002, 0.006)),
+        drift_per_h=float(rng.uniform(0.01, 0.03)) if kind == "drifting" else 0.0,
+        warm_s=float(rng.uniform(5.0, 20.0)) if kind == "cold" else 0.0,
+        warm_loss=float(rng.uniform(0.05, 0.15)) if kind == "cold" else 0.0,
+        stalls_per_h=float(rng.uniform(6.0, 30.0)) if kind == "stalling" else 0.0,
+        burst=float(rng.uniform(0.02, 0.06)) if kind == "bursty" else 0.0,
+    )
+
+
+def _set(label: str, seed: int) -> tuple[System, ...]:
+    """Twenty-two systems with an answer (2 to 2,000 QPS, every kind twice, two tiny) and two without."""
+    rng = np.random.default_rng(seed)
+    systems = []
+    for turn, exact in enumerate((True, False)):
+        for kind in KINDS:
+            rate = float(np.exp(rng.uniform(np.log(4), np.log(24)) if exact else rng.uniform(np.log(30), np.log(2000))))
+            systems.append(_draw(rng, kind, rate, exact=exact, name=f"{label}-{kind}-{turn}"))
+    systems.extend(_draw(rng, kind, 2.5, exact=True, name=f"{label}-tiny-{kind}") for kind in ("latency", "ttft"))
+    return tuple(systems)
+
+
+def _without_answer(label: str, seed: int) -> tuple[System, ...]:
+    """A limit below the time of a lone request; and a system too slow for enough queries in a full run."""
+    rng = np.random.default_rng(seed)
+    lone = _draw(rng, "latency", 50.0, exact=False, name=f"{label}-impossible")
+    slow = _draw(rng, "latency", 0.6, exact=True, name=f"{label}-too-slow")
+    return (System(**{**vars(lone), "limits": {"latency": lone.base_latency_s * 0.6}}), slow)
+
+
+TUNING = _set("tuning", 20261)
+HELD_OUT = _set("held-out", 914)
+TUNING_WITHOUT = _without_answer("tuning", 20262)
+HELD_OUT_WITHOUT = _without_answer("held-out", 915)

@@ -1,0 +1,187 @@
+"""The search as a function of its history: first probe, repeats, ends, and that it never mixes up short with fast."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit
+from dynamo_mlperf.tuning.probes import (
+    Answer,
+    Ended,
+    Final,
+    History,
+    NoAnswer,
+    Probe,
+    ProbeRecord,
+    Sample,
+    SearchSettings,
+)
+from dynamo_mlperf.tuning.search import next_step
+
+RANGE = SearchSettings(low=10.0, high=100.0)
+
+
+def record(
+    rate: float,
+    share: float,
+    *,
+    seconds: float = 600.0,
+    ended: Ended = "complete",
+    valid: bool | None = None,
+    begin_s: float = 0.0,
+    planned_s: float = 600.0,
+) -> ProbeRecord:
+    """A probe of a steady system with this share over the limit."""
+    samples = tuple(
+        Sample(float(t_s), int(rate * t_s), int(rate * t_s), {"ttft": round(rate * t_s * share)})
+        for t_s in range(5, int(seconds) + 1, 5)
+    )
+    last = samples[-1]
+    good = last.over["ttft"] <= allowed_over_limit(last.completed, 0.99) if valid is None else valid
+    final = Final(good, last.completed, last.over, seconds) if ended == "complete" else None
+    return ProbeRecord(rate, planned_s, samples, ended, final, begin_s, seconds + 15.0)
+
+
+def _probe(history: History, settings: SearchSettings = RANGE) -> Probe:
+    step = next_step(history, settings)
+    assert isinstance(step, Probe), step
+    return step
+
+
+def test_the_first_probe_is_a_prediction_or_the_middle_of_the_range() -> None:
+    assert _probe((), SearchSettings(start=42.5)).rate == 42.5
+    assert _probe(()).rate == pytest.approx(31.623)
+    assert _probe((), SearchSettings()).rate == 30.0
+    assert _probe((), SearchSettings(start=0.1)).rate == SearchSettings().floor_qps
+    assert all(_probe((), each).planned_s == 600.0 for each in (RANGE, SearchSettings(start=7.0)))
+
+
+def test_the_same_history_gives_the_same_step() -> None:
+    history = (record(31.6, 0.0, seconds=30, ended="too low"), record(60.0, 0.4, seconds=30, ended="cannot pass"))
+    assert next_step(history, RANGE) == next_step(history, RANGE)
+
+
+def test_it_goes_up_after_a_good_probe_and_down_after_a_bad_one() -> None:
+    up = _probe((record(31.6, 0.0, seconds=60, ended="too low"),)).rate
+    assert 33.0 < up <= 100.0
+    down = _probe((record(31.6, 0.3, seconds=60, ended="cannot pass"),)).rate
+    assert 10.0 <= down < 30.0
+
+
+def test_a_confirmed_rate_near_the_estimate_is_the_answer() -> None:
+    history = (
+        record(31.6, 0.0, seconds=60, ended="too low"),
+        record(41.0, 0.03, seconds=200, ended="cannot pass", begin_s=75.0),
+        record(38.9, 0.005, begin_s=290.0),
+    )
+    step = next_step(history, RANGE)
+    assert isinstance(step, Answer)
+    assert (step.rate, step.probe, step.binding, step.located) == (38.9, 2, "ttft", True)
+    assert step.pass_probability > 0.8
+
+
+def test_a_run_is_no_answer_by_its_counts_alone_nor_by_its_verdict_alone() -> None:
+    before = (
+        record(31.6, 0.0, seconds=60, ended="too low"),
+        record(41.0, 0.03, seconds=200, ended="cannot pass", begin_s=75.0),
+    )
+    for last in (record(38.9, 0.005, valid=False, begin_s=290.0), record(38.9, 0.0098, valid=True, begin_s=290.0)):
+        assert isinstance(next_step((*before, last), RANGE), Probe)
+
+
+def test_a_bad_low_probe_is_repeated_before_it_is_believed() -> None:
+    history = (
+        record(30.0, 0.0),
+        record(33.0, 0.0, begin_s=615.0, seconds=300, ended="too low"),
+        record(29.0, 0.2, seconds=60, ended="cannot pass", begin_s=930.0),
+    )
+    step = _probe(history, dataclasses.replace(RANGE, time_budget_s=None))
+    # The full-length run at 30 QPS stands, or the bad one is made again; no step far down.
+    assert step.rate >= 29.0
+    repeated = _probe(history[1:])
+    assert repeated.rate == 29.0
+    assert "repeat" in repeated.purpose
+
+
+def test_too_few_queries_are_not_a_failure() -> None:
+    """At 0.9 QPS a full run holds 540 queries; at 0.2 QPS nothing is over: too slow to certify, not too fast."""
+    settings = SearchSettings()
+    low = settings.floor_qps
+    history = tuple(record(low, 0.5, seconds=100, ended="cannot pass", begin_s=turn * 115.0) for turn in range(2))
+    below = _probe(history, settings)
+    assert (below.rate, below.max_s) == (low / 4, 240.0)
+    quiet = dataclasses.replace(record(below.rate, 0.0, seconds=240, ended="no more time"), purpose=below.purpose)
+    step = next_step((*history, quiet), settings)
+    assert isinstance(step, NoAnswer)
+    assert step.kind == "too few queries"
+    assert "459 queries" in step.reason
+    almost = dataclasses.replace(record(below.rate, 0.03, seconds=240, ended="no more time"), purpose=below.purpose)
+    assert almost.samples[-1].over == {"ttft": 2}
+    step = next_step((*history, almost), settings)
+    assert isinstance(step, NoAnswer)
+    assert step.kind == "too few queries"
+    loud = dataclasses.replace(record(below.rate, 0.5, seconds=240, ended="cannot pass"), purpose=below.purpose)
+    step = next_step((*history, loud), settings)
+    assert isinstance(step, NoAnswer)
+    assert (step.kind, step.binding) == ("impossible", "ttft")
+
+
+def test_more_queries_can_be_asked_for() -> None:
+    assert SearchSettings(min_queries=6000).lowest_qps > 10.0
+    assert SearchSettings().needed_queries == 459
+    assert SearchSettings(percentile=0.9).needed_queries == 44
+
+
+def test_runs_that_are_invalid_for_another_reason_end_it() -> None:
+    history = tuple(record(30.0 + turn, 0.0, valid=False, begin_s=615.0 * turn) for turn in range(3))
+    step = next_step(history, RANGE)
+    assert isinstance(step, NoAnswer)
+    assert step.kind == "invalid"
+
+
+def test_the_confirmation_always_fits_the_budget() -> None:
+    none = next_step((), dataclasses.replace(RANGE, time_budget_s=610.0))
+    assert isinstance(none, NoAnswer)
+    assert none.kind == "budget"
+    settings = dataclasses.replace(RANGE, time_budget_s=800.0)
+    first = _probe((), settings)
+    assert first.max_s == pytest.approx(800.0 - 600.0 - 30.0)
+    history = (record(31.6, 0.0, seconds=100, ended="too low"),)
+    assert _probe(history, settings).must_finish
+    spent = (*history, record(50.0, 0.4, seconds=80, ended="cannot pass", begin_s=115.0))
+    step = next_step(spent, settings)
+    assert isinstance(step, NoAnswer)
+    assert step.kind == "budget"
+
+
+def test_when_time_ends_the_best_certified_rate_is_given_and_named() -> None:
+    history = (record(31.6, 0.0), record(60.0, 0.4, seconds=60, ended="cannot pass", begin_s=615.0))
+    step = next_step(history, dataclasses.replace(RANGE, time_budget_s=1000.0))
+    assert isinstance(step, Answer)
+    assert (step.rate, step.located) == (31.6, False)
+    assert "time budget ended first" in step.reason
+
+
+def test_the_upper_end_of_the_range_may_be_the_answer() -> None:
+    history = (record(31.6, 0.0, seconds=60, ended="too low"), record(100.0, 0.0, begin_s=75.0))
+    step = next_step(history, RANGE)
+    assert isinstance(step, Answer)
+    assert (step.rate, step.binding) == (100.0, None)
+    assert "upper end" in step.reason
+
+
+def test_a_system_that_contradicts_itself_still_gets_a_full_run() -> None:
+    history: History = ()
+    for turn in range(10):
+        good = turn % 2 == 1
+        rate = 40.0 + (0.5 if good else -0.5)
+        ended: Ended = "too low" if good else "cannot pass"
+        history += (record(rate, 0.0 if good else 0.1, seconds=100, ended=ended, begin_s=115.0 * turn),)
+    step = _probe(history)
+    assert step.must_finish
+    again = record(step.rate, 0.1, seconds=100, ended="cannot pass", begin_s=1150.0)
+    lower = _probe((*history, again, again))
+    assert lower.must_finish
+    assert lower.rate < step.rate

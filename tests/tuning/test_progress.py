@@ -1,0 +1,67 @@
+"""When a running probe is stopped, and when it is not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dynamo_mlperf.tuning.probes import Probe, ProbeRecord, Sample, SearchSettings
+from dynamo_mlperf.tuning.progress import judge_progress
+from tests.tuning.test_next_step import record
+
+SETTINGS = SearchSettings(low=10.0, high=100.0)
+PROBE = Probe(40.0, 600.0, 600.0, must_finish=False, purpose="to confirm")
+NEAR = (
+    record(31.6, 0.0, seconds=60, ended="too low"),
+    record(41.5, 0.03, seconds=200, ended="cannot pass", begin_s=75.0),
+)
+
+
+def _running(seconds: float, over: int, *, rate: float = 40.0, served: float | None = None) -> ProbeRecord:
+    """A probe that so far has `over` queries over the limit, spread evenly."""
+    samples = tuple(
+        Sample(float(t_s), int(rate * t_s), int((served or rate) * t_s), {"ttft": round(over * t_s / seconds)})
+        for t_s in range(5, int(seconds) + 1, 5)
+    )
+    return ProbeRecord(rate, 600.0, samples, "running", None, 290.0)
+
+
+def test_nothing_is_judged_before_the_first_line_or_within_the_ramp() -> None:
+    assert judge_progress(ProbeRecord(40.0, 600.0, (), "running"), (), SETTINGS, PROBE).stop is None
+    assert judge_progress(_running(20, 800), (), SETTINGS, PROBE).stop is None
+
+
+def test_a_run_that_cannot_pass_is_stopped() -> None:
+    """A full run of 24,000 queries may have 204 over; of what may come by luck of the arrivals, 210."""
+    verdict = judge_progress(_running(300, 260), NEAR, SETTINGS, PROBE)
+    assert verdict.stop == "cannot pass"
+    assert "260 queries over the ttft limit" in verdict.text
+    last = dataclasses.replace(PROBE, must_finish=True)
+    assert judge_progress(_running(300, 260), NEAR, SETTINGS, last).stop == "cannot pass"
+
+
+def test_a_run_that_would_hardly_pass_is_stopped_unless_it_is_the_last() -> None:
+    assert judge_progress(_running(300, 190), NEAR, SETTINGS, PROBE).stop == "unlikely to pass"
+    last = dataclasses.replace(PROBE, must_finish=True)
+    assert judge_progress(_running(300, 190), NEAR, SETTINGS, last).stop is None
+
+
+def test_a_good_run_near_the_knee_goes_on() -> None:
+    assert judge_progress(_running(300, 60), NEAR, SETTINGS, PROBE).stop is None
+
+
+def test_a_run_far_below_the_knee_is_stopped() -> None:
+    low = dataclasses.replace(PROBE, rate=12.0)
+    verdict = judge_progress(_running(60, 0, rate=12.0), NEAR, SETTINGS, low)
+    assert verdict.stop == "too low"
+
+
+def test_a_growing_backlog_is_not_taken_for_a_good_run() -> None:
+    low = dataclasses.replace(PROBE, rate=20.0)
+    assert judge_progress(_running(60, 0, rate=20.0), NEAR, SETTINGS, low).stop == "too low"
+    assert judge_progress(_running(60, 0, rate=20.0, served=18.0), NEAR, SETTINGS, low).stop != "too low"
+
+
+def test_a_probe_ends_when_the_confirmation_would_not_fit_any_more() -> None:
+    short = dataclasses.replace(PROBE, max_s=170.0)
+    assert judge_progress(_running(165, 60), NEAR, SETTINGS, short).stop is None
+    assert judge_progress(_running(170, 60), NEAR, SETTINGS, short).stop == "no more time"

@@ -1,0 +1,80 @@
+"""The record directory: what is kept, what resumes, what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.tuning.probe_command import STREAM
+from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample
+from dynamo_mlperf.tuning.records import RecordDirectory
+
+PROBE = Probe(40.0, 600.0, 600.0, must_finish=False, purpose="first probe")
+SETTINGS = {"command": ["probe"], "tolerance": 0.01}
+LINE = '{"t_s": 5, "issued": 200, "completed": 190, "over_limit": {"ttft": 1}}\n'
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> RecordDirectory:
+    """An empty record directory."""
+    return RecordDirectory(tmp_path / "search", SETTINGS)
+
+
+def _again(records: RecordDirectory) -> RecordDirectory:
+    records.close()
+    return RecordDirectory(records.root, SETTINGS)
+
+
+def test_probes_come_back_as_they_were(records: RecordDirectory) -> None:
+    samples = (Sample(5.0, 200, 190, {"ttft": 1}), Sample(10.0, 400, 390, {"ttft": 1}))
+    final = Final(valid=True, n=24_000, over={"ttft": 9}, seconds=600.0, percentiles={"p99": 1.2})
+    stopped = ProbeRecord(40.0, 600.0, samples, "too low", None, 0.0, 12.5, "first probe")
+    complete = ProbeRecord(41.0, 600.0, samples, "complete", final, 12.5, 601.0, "to confirm")
+    for record in (stopped, complete):
+        records.keep(records.new_folder(PROBE), record)
+    assert sorted(path.name for path in records.root.glob("probe-*")) == ["probe-001", "probe-002"]
+    assert _again(records).history() == (stopped, complete)
+
+
+def test_a_probe_that_was_cut_off_counts_as_far_as_it_was_written(records: RecordDirectory) -> None:
+    folder = records.new_folder(PROBE)
+    (folder / STREAM).write_text(LINE + LINE.replace("5,", "10,", 1) + '{"t_s": 15, "iss')
+    (record,) = _again(records).history()
+    assert (record.ended, record.rate, record.cost_s, len(record.samples)) == ("interrupted", 40.0, 10.0, 2)
+    assert _again(records).history() == (record,)
+    assert json.loads((folder / "record.json").read_text())["ended"] == "interrupted"
+
+
+def test_one_without_a_line_and_one_at_fault_do_not_count(records: RecordDirectory) -> None:
+    records.new_folder(PROBE)
+    records.keep_fault(records.new_folder(PROBE), "it hangs")
+    assert _again(records).history() == ()
+    assert records.new_folder(PROBE).name == "probe-003"
+
+
+def test_another_search_is_refused(records: RecordDirectory) -> None:
+    records.close()
+    with pytest.raises(ConfigError, match=r"other settings: tolerance 0\.01 there, 0\.02 now"):
+        RecordDirectory(records.root, {**SETTINGS, "tolerance": 0.02})
+    RecordDirectory(records.root, SETTINGS).close()
+
+
+def test_two_searches_at_once_are_refused(records: RecordDirectory) -> None:
+    with pytest.raises(ConfigError, match="another search is using"):
+        RecordDirectory(records.root, SETTINGS)
+
+
+def test_what_is_no_record_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        RecordDirectory(tmp_path / "file", SETTINGS)
+    (tmp_path / "other" / "probe-001").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"no search\.json"):
+        RecordDirectory(tmp_path / "other", SETTINGS)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "search.json").write_text("{")
+    with pytest.raises(ConfigError, match="is no JSON"):
+        RecordDirectory(tmp_path / "broken", SETTINGS)

@@ -1,0 +1,58 @@
+"""A small, fixed part of `tests.performance.search`: searches on simulated systems whose true rates are known."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from dynamo_mlperf.tuning.fit import certifies
+from dynamo_mlperf.tuning.probes import Answer, NoAnswer, SearchSettings
+from tests.performance.simulators.searching import Outcome, search
+from tests.performance.simulators.systems import TUNING, TUNING_WITHOUT
+
+TRUE = {
+    "tuning-latency-1": (151.97, 153.13),
+    "tuning-both-1": (168.05, 169.83),
+    "tuning-cold-1": (303.70, 305.23),
+    "tuning-drifting-1": (174.12, 175.20),
+    "tuning-heavy-1": (165.90, 167.39),
+}
+"""Rates that pass with probability 0.9 and with even odds (`simulators.truth.find_truth`, 160 repeats)."""
+SYSTEMS = {system.name: system for system in (*TUNING, *TUNING_WITHOUT)}
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Outcome]:
+    """One search per system, from a prediction that is 8 % off."""
+    return {name: search(SYSTEMS[name], SearchSettings(start=0.92 * true), 1) for name, (true, _) in TRUE.items()}
+
+
+def test_answers_are_near_the_true_rate_and_confirmed(outcomes: dict[str, Outcome]) -> None:
+    ratios = []
+    for name, outcome in outcomes.items():
+        assert isinstance(outcome.step, Answer), name
+        assert certifies(outcome.history[outcome.step.probe], SearchSettings())
+        assert outcome.step.rate < 1.01 * TRUE[name][1], name
+        ratios.append(outcome.step.rate / TRUE[name][0])
+    assert 0.98 < statistics.median(ratios) < 1.01
+
+
+def test_they_cost_few_full_runs(outcomes: dict[str, Outcome]) -> None:
+    """Plain bisection with full runs needs eight from a range of this width."""
+    assert statistics.median(outcome.cost_s for outcome in outcomes.values()) < 2.2 * 600.0
+
+
+def test_what_was_decided_follows_from_the_records_alone(outcomes: dict[str, Outcome]) -> None:
+    again = search(SYSTEMS["tuning-latency-1"], SearchSettings(start=0.92 * TRUE["tuning-latency-1"][0]), 1)
+    assert again == outcomes["tuning-latency-1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("tuning-impossible", "impossible"), ("tuning-too-slow", "too few queries")]
+)
+def test_systems_without_an_answer_are_told_apart(name: str, kind: str) -> None:
+    outcome = search(SYSTEMS[name], SearchSettings(), 1)
+    assert isinstance(outcome.step, NoAnswer)
+    assert outcome.step.kind == kind
+    assert outcome.cost_s < 2.0 * 600.0
