@@ -9,27 +9,30 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.topology.document import read_document
-from dynamo_mlperf.topology.reserved import VARIABLES_HELP, Variables
+from dynamo_mlperf.topology.numa import NumaArea
+from dynamo_mlperf.topology.reserved import VARIABLES_HELP, Variables, check_variable
 from dynamo_mlperf.topology.strict import StrictModel, check, nearest
 
 SITE_VARIABLE = "DYNAMO_MLPERF_SITE"
 BUILT_IN = "built-in"
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_ASSIGNED = re.compile(r"(?:^|[;&|\s])([A-Za-z_][A-Za-z0-9_]*)=")
 _LOWEST_PORT, _HIGHEST_PORT = 1024, 65535
 _PACKAGE = Path(__file__).resolve().parent
 
 
-def _expanded(written: str, info: ValidationInfo) -> str:
-    """`written` with `${VAR}` replaced from the environment; the result must be an absolute path."""
+def _filled_in(written: str, info: ValidationInfo) -> str:
+    """`written` with `${VAR}` replaced from the environment."""
     environment: Mapping[str, str] = (info.context or {}).get("environment", os.environ)
 
     def value_of(match: re.Match[str]) -> str:
@@ -38,10 +41,54 @@ def _expanded(written: str, info: ValidationInfo) -> str:
             raise ValueError(f"${{{match[1]}}} is not set in the environment")
         return value
 
-    path = _VARIABLE.sub(value_of, written)
-    if "$" in _VARIABLE.sub("", written) or "\0" in path or not path.startswith("/"):
+    if "$" in _VARIABLE.sub("", written) or "\0" in written:
+        raise ValueError(f"wanted ${{NAME}} for variables; got {written!r}")
+    return _VARIABLE.sub(value_of, written)
+
+
+def _expanded(written: str, info: ValidationInfo) -> str:
+    """`written` with `${VAR}` replaced from the environment; the result must be an absolute path."""
+    if "$" in _VARIABLE.sub("", written) or "\0" in written or not (path := _filled_in(written, info)).startswith("/"):
         raise ValueError(f"wanted an absolute path, with ${{NAME}} for variables; got {written!r}")
     return path
+
+
+def _mount(written: str, info: ValidationInfo) -> str:
+    """`HOST:PLACE[:FLAGS]` with variables filled in; a comma would begin another mount."""
+    mount = _filled_in(written, info)
+    if not re.fullmatch(r"/[^:,\s]*:/[^:,\s]*(:[a-z][a-z0-9+=]*)?", mount):
+        raise ValueError(f"wanted HOST:PLACE or HOST:PLACE:FLAGS with absolute paths, got {written!r}")
+    return mount
+
+
+def _image(written: str, info: ValidationInfo) -> str:
+    image = _filled_in(written, info)
+    if not re.fullmatch(r"[A-Za-z0-9/._@:#+~=-]+", image) or image.startswith("-"):
+        raise ValueError(f"wanted a path or the name of an image, got {written!r}")
+    return image
+
+
+def _module(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", name):
+        raise ValueError(f"wanted the name of a module, such as cuda/13.0; got {name!r}")
+    return name
+
+
+def _line(line: str) -> str:
+    if "\0" in line or "\n" in line:
+        raise ValueError("wanted one line of bash for each entry")
+    for name in _ASSIGNED.findall(line):
+        check_variable(name)
+    return line
+
+
+def _cores(written: str) -> str:
+    """A core list as Linux writes it: `0-35` or `0-3,8-11`."""
+    for part in written.split(","):
+        ends = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
+        if not ends or int(ends[2] or ends[1]) < int(ends[1]):
+            raise ValueError(f"wanted cores such as 0-35 or 0-3,8-11; got {written!r}")
+    return written
 
 
 def _word(text: str) -> str:
@@ -65,15 +112,52 @@ def _cache_directory() -> str:
 
 Word = Annotated[str, AfterValidator(_word)]
 ExpandedPath = Annotated[str, AfterValidator(_expanded), WithJsonSchema({"type": "string"})]
+Image = Annotated[str, AfterValidator(_image), WithJsonSchema({"type": "string"})]
+Mount = Annotated[str, AfterValidator(_mount), WithJsonSchema({"type": "string"})]
+ModuleName = Annotated[str, AfterValidator(_module)]
+Line = Annotated[str, AfterValidator(_line)]
+Cores = Annotated[str, AfterValidator(_cores)]
+
+
+class Container(StrictModel):
+    """What engines run in on a cluster."""
+
+    runtime: Literal["pyxis", "apptainer"] = Field(
+        default="pyxis", description="pyxis: srun's own container options (with enroot); apptainer: `apptainer exec`"
+    )
+    image: Image = Field(description="pyxis: a .sqsh file or REGISTRY#IMAGE:TAG; apptainer: a .sif file or a URI")
+    mounts: list[Mount] = Field(
+        default_factory=list,
+        description="HOST:PLACE or HOST:PLACE:FLAGS; local_path and shared_path are mounted without being named",
+    )
+    writable: bool = Field(default=False, description="Whether engines may write into the container's own files")
+    home: bool = Field(
+        default=False, description="Whether the home directory is mounted; if not, engines get one below local_path"
+    )
+    devices: Literal["nvidia", "amd", "none"] = Field(
+        default="nvidia",
+        description="apptainer: whose GPUs to bring in (--nv, --rocm); pyxis brings NVIDIA's by itself",
+    )
+
+
+class NumaNode(StrictModel):
+    """One NUMA node of a cluster's node: which cores, GPUs and memory belong together."""
+
+    cores: Cores = Field(description="Its cores, such as 0-35 or 0-3,8-11")
+    gpus: list[Annotated[int, Field(ge=0)]] = Field(
+        default_factory=list, description="Indices of the GPUs nearest to it"
+    )
+    memory_gib: float | None = Field(default=None, gt=0, description="Its memory in GiB; left out, not divided")
+
+
+def core_numbers(cores: str) -> list[int]:
+    """The cores of a list such as `0-3,8`, in its order."""
+    ends = (part.partition("-") for part in cores.split(","))
+    return [core for first, _dash, last in ends for core in range(int(first), int(last or first) + 1)]
 
 
 class Site(StrictModel):
     """One cluster or machine."""
-
-    not_yet: ClassVar[Mapping[str, str]] = {
-        "modules": "load modules in the shell that submits",
-        "prologue": "run it in the shell that submits",
-    }
 
     name: Word = Field(default=BUILT_IN, description="Name of the site; left out, the file's")
     partition: Word | None = Field(default=None, description="Slurm partition; left out, the cluster's default")
@@ -83,6 +167,15 @@ class Site(StrictModel):
     local_path: ExpandedPath = Field(
         default_factory=_cache_directory,
         description="Directory on each node's own disk, for staged weights; default: dynamo-mlperf in the user's cache",
+    )
+    evict: bool = Field(
+        default=False,
+        description="Whether staging may remove the least recently used models in local_path when room is short",
+    )
+    staging: Literal["auto", "peers", "store"] = Field(
+        default="auto",
+        description="Where nodes take weights from: peers, the store read once and passed on from node to node; store, "
+        "by each node; auto, peers unless the store proves much faster",
     )
     shared_path: ExpandedPath | None = Field(default=None, description="Directory that all nodes see; left out, none")
     interface: Word | None = Field(
@@ -95,11 +188,66 @@ class Site(StrictModel):
         default_factory=lambda: sys.executable, description="Python that starts the engines; default: the one running"
     )
     environment: Variables = Field(default_factory=dict, description=VARIABLES_HELP)
+    container: Container | None = Field(
+        default=None, description="Container that engines and frontends run in on a cluster; left out, none"
+    )
+    modules: list[ModuleName] = Field(
+        default_factory=list, description="Environment modules to load on the node before each engine and frontend"
+    )
+    prologue: list[Line] = Field(
+        default_factory=list,
+        description="Lines of bash to run on the node before each engine and frontend, after modules",
+    )
+    segment: bool = Field(
+        default=False, description="Whether the site's Slurm has --segment (topology/block, 23.11 on)"
+    )
+    gpu_request: Literal["gres", "gpus-per-node", "none"] = Field(
+        default="gres", description="How `submit` asks for GPUs: --gres=gpu:N, --gpus-per-node=N, or not at all"
+    )
+    mpi: Word | None = Field(default=None, description="srun's --mpi for engines, such as pmix; left out, the default")
+    numa: list[NumaNode] = Field(
+        default_factory=list,
+        description="NUMA nodes of each node; workers then get the cores and memory near their GPUs",
+    )
+
+    @field_validator("numa")
+    @classmethod
+    def _each_once(cls, numa: list[NumaNode]) -> list[NumaNode]:
+        for what, held in (
+            ("core", [core for node in numa for core in core_numbers(node.cores)]),
+            ("GPU", [gpu for node in numa for gpu in node.gpus]),
+        ):
+            twice = sorted(item for item, times in Counter(held).items() if times > 1)
+            if twice:
+                raise ValueError(f"{what} {twice[0]} stands in two NUMA nodes")
+        return numa
+
+    @field_validator("modules")
+    @classmethod
+    def _on_the_host(cls, modules: list[str], info: ValidationInfo) -> list[str]:
+        container = info.data.get("container")
+        if modules and container and container.runtime == "pyxis":
+            raise ValueError("modules load on the host, but with pyxis engines see the image alone; leave them out")
+        return modules
+
+    @field_validator("container")
+    @classmethod
+    def _image_kind(cls, container: Container | None) -> Container | None:
+        if container and container.runtime == "apptainer" and "#" in container.image:
+            raise ValueError(
+                "REGISTRY#IMAGE is pyxis' form; apptainer wants docker://REGISTRY/IMAGE:TAG or a .sif file"
+            )
+        return container
 
     @property
     def ports(self) -> range:
         """Ports that jobs may listen on."""
         return range(self.port_range[0], self.port_range[1] + 1)
+
+
+def numa_areas(site: Site) -> list[NumaArea]:
+    """The site's NUMA nodes as the planner takes them; empty where the site does not give them."""
+    return [NumaArea(tuple(core_numbers(node.cores)), tuple(node.gpus), node.memory_gib) for node in site.numa]
 
 
 def site_directories(base: Path) -> tuple[Path, ...]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.site import Site, load_site, site_directories
+from dynamo_mlperf.site import Site, core_numbers, load_site, site_directories
 
 
 def site_file(folder: Path, text: str, name: str = "here") -> Path:
@@ -70,8 +70,24 @@ def test_variables_are_expanded_in_paths_only(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("partitoin: x\n", ":1: partitoin: no such key; did you mean partition?"),
-        ("modules: [x]\n", ":1: modules: not available in this version; load modules in the shell that submits"),
-        ("prologue: x\n", ":1: prologue: not available in this version; run it in the shell that submits"),
+        ("modules: ['x; rm']\n", ":1: modules[0]: wanted the name of a module, such as cuda/13.0; got 'x; rm'"),
+        ("modules: [x]\ncontainer: {image: a}\n", ":1: modules: modules load on the host, but with pyxis engines see the image alone; leave them out"),
+        ("prologue: x\n", ":1: prologue: wanted a list, got 'x'"),
+        ('prologue: ["a\\nb"]\n', ":1: prologue[0]: wanted one line of bash for each entry"),
+        ("prologue: [export HF_TOKEN=hf_x]\n", ":1: prologue[0]: looks like a secret, and this file is recorded with every run; leave it out: weights are staged before engines start, and engines start offline, so none of them needs one"),
+        ("container: {mounts: [/a:/b]}\n", ":1: container.image: missing"),
+        ("container: {imgae: x}\n", ":1: container.imgae: no such key; did you mean image?"),
+        ("container: {image: x y}\n", ":1: container.image: wanted a path or the name of an image, got 'x y'"),
+        ("container: {image: '${GONE}/x'}\n", ":1: container.image: ${GONE} is not set in the environment"),
+        ("container: {image: x, mounts: ['/a:/b,/c:/d']}\n", ":1: container.mounts[0]: wanted HOST:PLACE or HOST:PLACE:FLAGS with absolute paths, got '/a:/b,/c:/d'"),
+        ("container: {image: x, runtime: docker}\n", ":1: container.runtime: wanted pyxis or apptainer, got 'docker'"),
+        ("container: {image: 'a#b', runtime: apptainer}\n", ":1: container: REGISTRY#IMAGE is pyxis' form; apptainer wants docker://REGISTRY/IMAGE:TAG or a .sif file"),
+        ("segment: 4\n", ":1: segment: wanted true or false, got 4"),
+        ("gpu_request: gpus\n", ":1: gpu_request: wanted gres or gpus-per-node or none, got 'gpus'"),
+        ("numa: [{cores: 7-3}]\n", ":1: numa[0].cores: wanted cores such as 0-35 or 0-3,8-11; got '7-3'"),
+        ("numa: [{coers: 0-3}]\n", ":1: numa[0].coers: no such key; did you mean cores?"),
+        ("numa: [{cores: 0-3}, {cores: '3'}]\n", ":1: numa: core 3 stands in two NUMA nodes"),
+        ("numa: [{cores: 0-3, gpus: [0]}, {cores: 4-7, gpus: [0]}]\n", ":1: numa: GPU 0 stands in two NUMA nodes"),
         ("local_path: ${GONE}/w\n", ":1: local_path: ${GONE} is not set in the environment"),
         ("local_path: $DISK/w\n", ":1: local_path: wanted an absolute path, with ${NAME} for variables; got '$DISK/w'"),
         ("local_path: rel\n", ":1: local_path: wanted an absolute path, with ${NAME} for variables; got 'rel'"),
@@ -80,12 +96,27 @@ def test_variables_are_expanded_in_paths_only(tmp_path: Path) -> None:
         ("port_range: [1, 2]\n", ":1: port_range: wanted [first, last] with 1024 <= first < last <= 65535, got [1, 2]"),
         ("port_range: [30000, 20000]\n", ":1: port_range: wanted [first, last] with 1024 <= first < last <= 65535, got [30000, 20000]"),
         ("port_range: [20000, true]\n", ":1: port_range[1]: wanted a whole number, got true"),
-        ("environment: {HF_TOKEN: x}\n", ":1: environment.HF_TOKEN: looks like a secret, and this file is recorded with every run; set it on the nodes instead"),
+        ("environment: {HF_TOKEN: x}\n", ":1: environment.HF_TOKEN: looks like a secret, and this file is recorded with every run; leave it out: weights are staged before engines start, and engines start offline, so none of them needs one"),
         ("name: a\nname: b\n", ":2: name: given twice, first on line 1"),
     ],
 )  # fmt: skip
 def test_each_mistake_is_told_with_its_line(tmp_path: Path, text: str, said: str) -> None:
     assert refused(tmp_path, text) == said
+
+
+def test_containers_and_numa_nodes_are_read(tmp_path: Path) -> None:
+    text = """container: {image: '${DISK}/e.sqsh', mounts: ['${DISK}/m:/models:ro+rprivate']}
+prologue: ['export A=$B', 'ulimit -l unlimited']
+numa: [{cores: '0-1,4', gpus: [0, 1], memory_gib: 480}, {cores: '2'}]
+"""
+    site = load_site(str(site_file(tmp_path, text)), environment={"DISK": "/nvme"})
+    assert site.container is not None
+    assert (site.container.image, site.container.mounts) == ("/nvme/e.sqsh", ["/nvme/m:/models:ro+rprivate"])
+    assert site.prologue == ["export A=$B", "ulimit -l unlimited"]
+    assert [(core_numbers(node.cores), node.gpus, node.memory_gib) for node in site.numa] == [
+        ([0, 1, 4], [0, 1], 480),
+        ([2], [], None),
+    ]
 
 
 def test_the_shipped_sites_load(repository: Path) -> None:
@@ -95,6 +126,16 @@ def test_the_shipped_sites_load(repository: Path) -> None:
     assert load_site("laptop", directories, environment={}).interface == "lo"
     with pytest.raises(ConfigError, match=r"\$\{DEVCLUSTER_DIR\} is not set"):
         load_site("devcluster", directories, environment={})
+
+
+def test_every_shipped_site_of_a_cluster_loads_as_it_stands(repository: Path) -> None:
+    gb200 = load_site("gb200-pyxis", site_directories(repository), environment={})
+    mi355x = load_site("mi355x-apptainer", site_directories(repository), environment={})
+    assert gb200.container is not None
+    assert mi355x.container is not None
+    assert (gb200.container.runtime, gb200.segment, gb200.gpu_request) == ("pyxis", True, "gres")
+    assert (mi355x.container.runtime, mi355x.container.devices, mi355x.modules) == ("apptainer", "amd", ["apptainer"])
+    assert (gb200.partition, mi355x.partition) == ("FILL-IN", "FILL-IN")
 
 
 def test_a_site_cannot_be_changed() -> None:

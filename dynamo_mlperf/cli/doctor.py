@@ -9,31 +9,119 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dynamo_mlperf.errors import ConfigError, SetupError
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dynamo_mlperf.process.machine import MachineFacts
+    from dynamo_mlperf.site import Site
 
 
 @click.command(name="doctor")
 @click.option("--here", is_flag=True, help="Only the facts of this node: what a job reads on each of its nodes.")
 @click.option("--local-path", type=click.Path(path_type=Path), help="Where weights are staged. [default: the site's]")
 @click.option("--end-leftovers", is_flag=True, help="End processes of earlier runs whose controller is gone.")
-@click.option("--site", help="Site file or name. [default: $DYNAMO_MLPERF_SITE]")
+@click.option("--site", help="Check this site's cluster, where Slurm answers. [default: this machine alone]")
+@click.option(
+    "--nodes", type=click.IntRange(min=1), default=2, show_default=True, help="With --site: nodes to look at."
+)
+@click.option("--smoke", is_flag=True, help="With --site: end with a one-minute serving test over two nodes.")
+@click.option(
+    "--mib", type=click.IntRange(min=1), default=1024, show_default=True, help="With --site: MiB to each disk."
+)
+@click.option("--gpus", type=int, default=0, hidden=True)
+@click.option("--in-job", type=click.Path(path_type=Path), hidden=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(local_path: Path | None, site: str | None, *, here: bool, end_leftovers: bool, as_json: bool) -> int:
-    """Check this machine: engines, load client, store, Slurm, memory, disk.
+def command(
+    local_path: Path | None,
+    site: str | None,
+    *,
+    nodes: int,
+    mib: int,
+    gpus: int,
+    in_job: Path | None,
+    here: bool,
+    end_leftovers: bool,
+    smoke: bool,
+    as_json: bool,
+) -> int:
+    """Check this machine: engines, load client, store, Slurm, memory, disk; with --site, a cluster.
 
-    Ends with 3 when something needed is missing.
+    On a cluster it says what Slurm accepts, then looks at some nodes from a short job of its own: start of containers,
+    connections of every pair, clocks, limits, disks, GPUs, NVLink domain, RDMA, a NIXL transfer between two nodes. What
+    cannot be looked at there is `not checked`, with the reason. Ends with 3 when something needed is missing.
     """
+    if in_job is not None:
+        return _inside(site, in_job, mib=mib, gpus=gpus)
     if here and local_path is not None:  # as a job asks: once per node, so without reading site files
         return _say_facts(local_path, end_leftovers=end_leftovers, as_json=as_json)
     from dynamo_mlperf.site import load_site
 
     chosen = load_site(site)
+    if site is not None and not here and _on_a_cluster(needed=smoke):
+        return _check_cluster(chosen, site, nodes=nodes, mib=mib, smoke=smoke, as_json=as_json)
+    if smoke:
+        raise ConfigError("--smoke needs a site", "dynamo-mlperf doctor --site NAME --smoke")
     place = local_path or Path(chosen.local_path)
     if here:
         return _say_facts(place, end_leftovers=end_leftovers, as_json=as_json)
     facts, _ = _facts(place, end_leftovers=end_leftovers)
     return _full_check(facts, chosen.engine_python, as_json=as_json)
+
+
+def _inside(site: str | None, out: Path, *, mib: int, gpus: int) -> int:
+    """The part of a cluster's check that runs in its job."""
+    import os
+
+    from dynamo_mlperf.job.cluster_check import ClusterCheck
+    from dynamo_mlperf.site import load_site
+    from dynamo_mlperf.slurm.allocation import SlurmJob
+
+    ClusterCheck(SlurmJob.current(os.environ), load_site(site), out, mib, gpus).run()
+    return 0
+
+
+def _on_a_cluster(*, needed: bool) -> bool:
+    """Whether Slurm answers here.
+
+    Raises:
+        SetupError: It does not, and is needed.
+    """
+    from dynamo_mlperf.cli.doctor_cluster import slurm_answers
+
+    if slurm_answers():
+        return True
+    if needed:
+        raise SetupError("Slurm does not answer here", "run it on a login node of the cluster")
+    click.echo("note: Slurm does not answer here, so this machine alone is checked", err=True)
+    return False
+
+
+def _check_cluster(site: Site, site_argument: str, *, nodes: int, mib: int, smoke: bool, as_json: bool) -> int:
+    from dynamo_mlperf.cli.doctor_cluster import Cluster, check_by_job, check_from_outside
+    from dynamo_mlperf.cli.doctor_cluster import smoke as serve
+    from dynamo_mlperf.slurm.checks import FAILED, Check, verdict
+
+    cluster = Cluster(site, site_argument, nodes, mib)
+    checks, gpus = check_from_outside(cluster)
+    looks: dict[str, Callable[[], list[Check]]] = {"job": lambda: check_by_job(cluster, gpus)}
+    if smoke:
+        looks["serving test"] = lambda: [serve(cluster)]
+    for name, look in looks.items():
+        try:
+            checks += look()
+        except SetupError as problem:
+            checks.append(Check(name, FAILED, " ".join(problem.what.split()), problem.action))
+    failed = any(check.state == FAILED for check in checks)
+    if as_json:
+        click.echo(json.dumps({"ready": not failed, "checks": [check.as_json() for check in checks]}))
+    else:
+        for check in checks:
+            action = f"  -> {check.action}" if check.action else ""
+            click.echo(f"{check.state:<11}  {check.name:<16}  {check.found}{action}")
+        click.echo(verdict(checks))
+    return 3 if failed else 0
 
 
 def _facts(place: Path, *, end_leftovers: bool) -> tuple[MachineFacts, dict[int, str]]:

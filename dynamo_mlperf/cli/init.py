@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 EXAMPLE_FOLDERS = ("topologies", "slurm/sites", "staging")
 TINY_MODEL = "tiny-qwen3-vl-moe"
 TINY_CATALOGUE = "tiny-product-catalogue"
+TINY_PROMPTS = "tiny-prompts"
 MADE_BY = ".made-by"
 """Names the generator that made an asset, by digest; an asset of another generator is made anew."""
 
@@ -23,13 +24,15 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 @click.argument("directory", required=False, type=click.Path(path_type=Path, file_okay=False))
 @click.option("--list", "only_list", is_flag=True, help="List the examples; write nothing.")
 @click.option(
-    "--assets", type=click.Path(path_type=Path, file_okay=False), help="Make the tiny model and catalogue there."
+    "--assets",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Make the tiny model, catalogue and prompts there.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that differ from the examples.")
 def command(directory: Path | None, assets: Path | None, *, only_list: bool, force: bool) -> None:
     """Copy the example topologies, sites and manifests to DIRECTORY (default: here).
 
-    With --assets alone nothing is copied: only the tiny model and the tiny catalogue are made, which the
+    With --assets alone nothing is copied: only the tiny model, catalogue and prompts are made, which the
     examples without a GPU use. No file of yours is overwritten without --force.
     """
     if only_list:
@@ -53,6 +56,11 @@ def _shipped_root() -> Path:
     """Where the examples lie: in an installed package below `shipped`, in a checkout beside the package."""
     shipped = _PACKAGE / "shipped"
     return shipped if shipped.is_dir() else _PACKAGE.parent
+
+
+def shipped_file(name: str) -> Path:
+    """An example by its name, such as `topologies/demo.yaml`."""
+    return _shipped_root() / name
 
 
 def _examples() -> dict[str, Path]:
@@ -100,9 +108,11 @@ def _say_what_is_next(directory: Path) -> None:
 def _make_assets(assets: Path, *, force: bool) -> None:
     from dynamo_mlperf.benchmark.tiny_catalogue import write_tiny_catalogue
     from dynamo_mlperf.benchmark.tiny_model import write_tiny_model
+    from dynamo_mlperf.benchmark.tiny_prompts import write_tiny_prompts
 
     _make(assets / TINY_MODEL, write_tiny_model, force=force)
     _make(assets / TINY_CATALOGUE, write_tiny_catalogue, force=force)
+    _make(assets / TINY_PROMPTS, write_tiny_prompts, force=force)
 
 
 def _generator() -> str:

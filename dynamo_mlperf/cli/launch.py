@@ -13,12 +13,14 @@ from dynamo_mlperf.cli.output import flush_stdout, quiet_stdout
 from dynamo_mlperf.cli.progress import TerminalProgress
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.controller import JobRequest, run_job
-from dynamo_mlperf.job.measurement import decide_settings, read_data_set
 from dynamo_mlperf.job.weights import read_manifest
+from dynamo_mlperf.job.workload import check_workload
 from dynamo_mlperf.report.summary import print_summary
 from dynamo_mlperf.report.terminal import near
 from dynamo_mlperf.serving.workers import check_launchable
 from dynamo_mlperf.site import load_site
+from dynamo_mlperf.topology.capacity import scaled
+from dynamo_mlperf.topology.memory import memory_of
 from dynamo_mlperf.topology.plan import make_plan
 from dynamo_mlperf.topology.spec import load_topology
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.process.allocation import Allocation
     from dynamo_mlperf.record import Verdict
+    from dynamo_mlperf.site import Site
     from dynamo_mlperf.topology.plan import Plan
+    from dynamo_mlperf.topology.spec import Topology
 
 
 @dataclass(frozen=True)
@@ -41,24 +45,41 @@ class Launch:
     run_dir: Path | None
     as_json: bool
     run_id: Callable[[str], str]
-    allocation: Callable[[Plan], Allocation]
+    allocation: Callable[[Plan, Site], Allocation]
+    nodes: int | None = None
+
+
+def prepare(file: Path, site: str | None, base_dir: Path, nodes: int | None = None) -> tuple[Topology, Plan, Site]:
+    """Read the file and plan it; all that can be refused before a job is refused here.
+
+    With `nodes`, workers scale in proportion to that node count, and the topology that comes back says so.
+
+    Raises:
+        ConfigError: The file, the site, the data set or the manifest cannot be used, or does not fit.
+        SetupError: The LoadGen wheel is of another round.
+    """
+    topology = load_topology(file)
+    topology = topology if nodes is None else scaled(topology, nodes)
+    plan = make_plan(topology)
+    check_launchable(topology, plan)
+    memory_of(topology, base_dir)  # refuses what cannot load
+    place = load_site(site or topology.site, base=base_dir)
+    if (unknown := check_workload(topology, base_dir)) is not None:
+        click.echo(f"warning: not checked: {unknown}", err=True)
+    read_manifest(topology, base_dir)
+    return topology, plan, place
 
 
 def launch(call: Launch) -> int:
     """Run a topology file; everything that can be refused is refused before anything starts."""
-    topology = load_topology(call.file)
-    plan = make_plan(topology)
-    check_launchable(topology, plan)
-    site = load_site(call.site or topology.site)
-    decide_settings(topology, len(read_data_set(topology, call.base_dir)))
-    read_manifest(topology, call.base_dir)
+    topology, plan, site = prepare(call.file, call.site, call.base_dir, call.nodes)
     run_id = call.run_id(topology.name)
     run_dir = (call.run_dir or call.base_dir / "runs" / run_id).resolve()
     if run_dir.exists():
         raise ConfigError(f"{run_dir} exists: results of two runs would mix", "name another --run-dir, or leave it out")
     progress = TerminalProgress()
     request = JobRequest(
-        call.file, topology, plan, site, call.base_dir, run_dir, run_id, call.allocation(plan), progress
+        call.file, topology, plan, site, call.base_dir, run_dir, run_id, call.allocation(plan, site), progress
     )
     try:
         verdict, code = run_job(request)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.process.allocation import Allocation
+    from dynamo_mlperf.site import Site
+    from dynamo_mlperf.topology.plan import Plan
 
 
 @click.command(name="run")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where to record the run. [default: runs/ID]")
 @click.option("--site", help="Site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
+@click.option("--nodes", type=int, help="Another node count than the file's; workers scale in proportion.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
-def command(file: Path, run_dir: Path | None, site: str | None, *, as_json: bool) -> int:
+def command(file: Path, run_dir: Path | None, site: str | None, nodes: int | None, *, as_json: bool) -> int:
     """Serve FILE's topology on this machine (nodes are virtual), measure, judge and record it.
 
     No Slurm, root or GPU is needed. Progress goes to stderr; the last line on stdout is the verdict. Ends with 0 for
@@ -20,7 +27,6 @@ def command(file: Path, run_dir: Path | None, site: str | None, *, as_json: bool
     """
     from dynamo_mlperf.cli.launch import Launch, launch
     from dynamo_mlperf.job.context import local_run_id, new_nonce
-    from dynamo_mlperf.process.allocation import LocalAllocation
 
     return launch(
         Launch(
@@ -30,6 +36,25 @@ def command(file: Path, run_dir: Path | None, site: str | None, *, as_json: bool
             run_dir=run_dir,
             as_json=as_json,
             run_id=lambda name: local_run_id(name, new_nonce()),
-            allocation=lambda plan: LocalAllocation(len(plan.nodes)),
+            allocation=_this_machine,
+            nodes=nodes,
         )
     )
+
+
+def _this_machine(plan: Plan, site: Site) -> Allocation:
+    """Virtual nodes on this machine.
+
+    Raises:
+        ConfigError: The site wants engines started in a way that only a Slurm job has.
+    """
+    from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.process.allocation import LocalAllocation
+    from dynamo_mlperf.slurm.engine_step import changes_engines
+
+    if changes_engines(site):
+        raise ConfigError(
+            f"site {site.name} has a container, modules, prologue or mpi, and `run` starts engines as they are here",
+            "use --site laptop, or submit the file to Slurm",
+        )
+    return LocalAllocation(len(plan.nodes))

@@ -12,12 +12,14 @@ from dynamo_mlperf.process.allocation import Node
 from dynamo_mlperf.process.child import Child, adopt_orphans, kill_descendants
 from dynamo_mlperf.process.command import inherited_environment
 from dynamo_mlperf.process.programs import run_program
+from dynamo_mlperf.slurm.engine_step import changes_engines, engine_step
 from dynamo_mlperf.slurm.hostlist import expand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dynamo_mlperf.process.command import Command
+    from dynamo_mlperf.site import Site
 
 SLURM_ANSWER_S = 8.0
 SHOWN_HOSTS = 4
@@ -59,15 +61,17 @@ class SlurmAllocation:
     """The nodes of a Slurm job; a process on one of them is a step.
 
     The step's program starts under `env -i`: nothing that Slurm or the submitting shell put into the environment
-    reaches it, and its own values arrive byte for byte, which `srun --export` cannot do for values with commas.
+    reaches it, and its own values arrive byte for byte, which `srun --export` cannot do for values with commas. Our own
+    agent alone sees what Slurm says, since it must report which GPUs were given.
     """
 
     kind = "slurm"
     shares_memory = False
 
-    def __init__(self, job: SlurmJob) -> None:
+    def __init__(self, job: SlurmJob, site: Site | None = None) -> None:
         adopt_orphans()
         self.job = job
+        self._site = site
         self.nodes = tuple(Node(position, host, "", "", host) for position, host in enumerate(job.hosts))
         kept = ("SLURM_CONF", "SLURM_JOB_ID")
         self._srun_environment = {
@@ -87,6 +91,7 @@ class SlurmAllocation:
         """The whole `srun` command line.
 
         `--overlap --mem=0` lets steps share the job's node at once: without them each waits for the one before.
+        `--cpu-bind=none`: a cluster that binds by itself would give an engine, one task to Slurm, a single core.
         """
         step = [
             "srun",
@@ -95,15 +100,20 @@ class SlurmAllocation:
             "--mem=0",
             "--nodes=1",
             "--ntasks=1",
+            "--cpu-bind=none",
             f"--nodelist={self.nodes[command.node].host}",
             f"--job-name={_STEP_NAME}{command.name}",
-            "--input=none",
+            *([] if command.agent else ["--input=none"]),
             "--kill-on-bad-exit=0",
             "--unbuffered",
         ]
         if command.cwd:
             step.append(f"--chdir={command.cwd}")
-        return [*step, "env", "-i", *(f"{name}={value}" for name, value in command.env.items()), *command.argv]
+        if command.engine and self._site is not None and changes_engines(self._site):
+            engine = engine_step(self._site, command, inherited_environment())
+            return [*step, *engine.options, *engine.argv]
+        clean = [] if command.agent else ["-i"]
+        return [*step, "env", *clean, *(f"{name}={value}" for name, value in command.env.items()), *command.argv]
 
     def send(self, children: Sequence[Child], number: signal.Signals) -> None:
         """Signal the steps, all in one call: a signal to srun itself would not reach the engine."""

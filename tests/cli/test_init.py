@@ -99,7 +99,8 @@ def test_your_own_file_stays(repository: Path, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_assets_alone_copy_no_examples(assets: Path) -> None:
-    assert sorted(path.name for path in assets.iterdir()) == ["tiny-product-catalogue", "tiny-qwen3-vl-moe"]
+    names = ["tiny-product-catalogue", "tiny-prompts", "tiny-qwen3-vl-moe"]
+    assert sorted(path.name for path in assets.iterdir()) == names
     assert list(assets.parent.iterdir()) == [assets]
     assert len(list((assets / "tiny-product-catalogue" / "images").iterdir())) == 64
 
@@ -115,8 +116,9 @@ def test_assets_are_made_once(assets: Path, capsys: pytest.CaptureFixture[str]) 
     assert _run("--assets", assets) == 0
     assert config.stat() == before
     out, err = capsys.readouterr()
-    assert out.splitlines() == [str(assets / "tiny-qwen3-vl-moe"), str(assets / "tiny-product-catalogue")]
-    assert err.splitlines() == ["tiny-qwen3-vl-moe: there already", "tiny-product-catalogue: there already"]
+    names = ["tiny-qwen3-vl-moe", "tiny-product-catalogue", "tiny-prompts"]
+    assert out.splitlines() == [str(assets / name) for name in names]
+    assert err.splitlines() == [f"{name}: there already" for name in names]
 
 
 @pytest.fixture
@@ -138,7 +140,11 @@ def test_assets_of_an_older_generator_are_made_anew(tmp_path: Path) -> None:
     (model / "old.bin").write_text("old")
     assert _run("--assets", tmp_path) == 0
     assert sorted(path.name for path in model.iterdir()) == [init.MADE_BY, "config.json"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [init.TINY_CATALOGUE, init.TINY_MODEL]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        init.TINY_CATALOGUE,
+        init.TINY_PROMPTS,
+        init.TINY_MODEL,
+    ]
 
 
 @pytest.mark.usefixtures("quick_assets")

@@ -32,6 +32,7 @@ def test_a_step_gets_its_environment_by_env_alone() -> None:
         "--mem=0",
         "--nodes=1",
         "--ntasks=1",
+        "--cpu-bind=none",
         "--nodelist=n3",
         "--job-name=dmp-decode-1",
         "--input=none",
@@ -48,6 +49,14 @@ def test_a_step_gets_its_environment_by_env_alone() -> None:
         "--kv",
         '{"a": "b,c"}',
     ]
+
+
+def test_our_agent_alone_sees_what_slurm_says_and_hears_us() -> None:
+    allocation = SlurmAllocation(SlurmJob.current(ENVIRONMENT))
+    command = Command("node-0", ("python", "-m", "agent"), {"PATH": "/bin"}, Path("x.log"), agent=True)
+    argv = allocation.step_argv(command)
+    assert "--input=none" not in argv
+    assert argv[argv.index("env") :] == ["env", "PATH=/bin", "python", "-m", "agent"]
 
 
 def test_outside_a_job_it_says_what_to_use_instead() -> None:

@@ -1,0 +1,107 @@
+"""`cancel`: end a run, and say what is left of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.slurm.runs import Run
+
+WAIT_S = 60.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class End:
+    """What became of a run: its state, and what still runs of it."""
+
+    run: str
+    job_id: str | None
+    state: str
+    left: list[str]
+
+
+@click.command(name="cancel")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN|JOBID...")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=WAIT_S, show_default=True, help="Seconds to wait for the end."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
+def command(runs: tuple[str, ...], timeout_s: float, *, as_json: bool) -> int:
+    """End a run and wait until it has ended: by scancel and its job's id, or by SIGTERM to its controller.
+
+    RUN is a directory, the name of a run below runs/, or the id of a job; a name that means several is refused. A run
+    that has ended already is left as it is. Ends with 3 when something still runs after the timeout.
+    """
+    from dynamo_mlperf.slurm.runs import find_run
+
+    found = [find_run(word, Path.cwd() / "runs") for word in runs]  # all are found before one is ended
+    ends = [_end(run, timeout_s) for run in found]
+    if as_json:
+        click.echo(json.dumps([asdict(end) for end in ends]))
+    else:
+        for end in ends:
+            click.echo(f"{end.run}  {end.state}" + (f"; left: {', '.join(end.left)}" if end.left else ""))
+    return 3 if any(end.left for end in ends) else 0
+
+
+def _end(run: Run, timeout_s: float) -> End:
+    state, left = _cancel_job(run.job_id, timeout_s) if run.job_id else _stop_controller(run, timeout_s)
+    return End(run.name, run.job_id or None, state, left)
+
+
+def _cancel_job(job_id: str, timeout_s: float) -> tuple[str, list[str]]:
+    """Cancel the job by its id; its state then, and what is left of it.
+
+    Raises:
+        SetupError: Slurm does not answer, or refuses.
+    """
+    from dynamo_mlperf.errors import SetupError
+    from dynamo_mlperf.slurm.jobs import query_jobs, running_steps, wait_until_ended
+    from dynamo_mlperf.slurm.programs import ask
+    from dynamo_mlperf.slurm.refusal import slurm_words
+
+    before = query_jobs([job_id])[job_id]
+    if before.ended:
+        return f"had ended already: {before.state}", []
+    answer = ask(["scancel", job_id])
+    if answer.status != 0:
+        raise SetupError(f"scancel {job_id}: {slurm_words(answer.stderr)}", "see whose it is: squeue -j " + job_id)
+    click.echo(f"job {job_id}: cancelled, waiting for its end", err=True)
+    after = wait_until_ended(job_id, timeout_s)
+    left = [f"step {step}" for step in running_steps(job_id)]
+    if not after.ended and not left:
+        left = [f"job {job_id}, {after.state} after {timeout_s:g} s"]
+    return after.state, left
+
+
+def _stop_controller(run: Run, timeout_s: float) -> tuple[str, list[str]]:
+    """SIGTERM to the controller of a run on this machine; its state then, and what is left."""
+    from dynamo_mlperf.errors import SetupError
+    from dynamo_mlperf.process.machine import controller_of, terminate
+    from dynamo_mlperf.slurm.runs import read_run
+
+    if run.finished is not None:
+        verdict = run.verdict["verdict"] if run.verdict else "no verdict"
+        return f"had ended already: {verdict}", []
+    pid = controller_of(run.name)
+    if pid is None:
+        return "had ended already: its controller is gone", []
+    try:
+        terminate(pid, lambda: controller_of(run.name) == pid)
+    except PermissionError as problem:
+        raise SetupError(f"process {pid} belongs to another user", "ask its owner to cancel it") from problem
+    click.echo(f"{run.name}: SIGTERM sent to its controller (pid {pid}), waiting for its end", err=True)
+    deadline = time.monotonic() + timeout_s
+    while controller_of(run.name) == pid and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    if controller_of(run.name) == pid:
+        return "still running", [f"controller with pid {pid}, still stopping after {timeout_s:g} s"]
+    after = read_run(run.root)
+    return f"ended: {after.verdict['verdict']}" if after.verdict else "ended without a verdict", []

@@ -1,0 +1,206 @@
+"""`submit`: a topology file as a Slurm job, with what the site needs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.slurm.standing import Standing
+    from dynamo_mlperf.slurm.submission import Submission, Submitted
+    from dynamo_mlperf.topology.plan import Plan
+    from dynamo_mlperf.topology.spec import Topology
+
+WATCH_S = 1.0
+_OPTIONAL_DIFFERENCES = ("no-requeue",)
+"""What `submit` sets right by itself."""
+
+
+@click.command(name="submit")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("sbatch_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SBATCH_OPTIONS...]")
+@click.option("--nodes", type=int, help="Another node count than the file's; workers scale in proportion.")
+@click.option("--site", help="Site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
+@click.option(
+    "--dry-run", is_flag=True, help="Print what would be sent, as a shell script that sends it; send nothing."
+)
+@click.option("--wait", is_flag=True, help="Follow the job to its end, and end with its exit code.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    file: Path,
+    sbatch_options: tuple[str, ...],
+    site: str | None,
+    *,
+    nodes: int | None,
+    dry_run: bool,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Submit FILE: the same job as `sbatch FILE`, with the site's partition, account, QOS and constraint.
+
+    What is sent is the file as it is now; a later edit changes nothing. Options behind -- go to sbatch as they are, and
+    win. The job gets none of the caller's SLURM_*, SBATCH_*, LD_LIBRARY_PATH or secrets. Ends with 3 when Slurm
+    refuses, with Slurm's words and the line that they are about.
+    """
+    submission = _prepare(file, site, sbatch_options, nodes)
+    for note in submission.notes:
+        click.echo(f"note: {note}", err=True)
+    if dry_run:
+        if submission.left_out:
+            click.echo(f"note: not in the job's environment: {', '.join(submission.left_out)}", err=True)
+        click.echo(json.dumps(submission.as_json()) if as_json else submission.as_text(), nl=as_json)
+        return 0
+    job = _send(submission)
+    if not wait:
+        click.echo(json.dumps(job.as_json()) if as_json else f"job {job.job_id}  {_near(job.run_dir)}")
+        return 0
+    click.echo(f"job {job.job_id}  {_near(job.run_dir)}", err=True)
+    return _follow(job, as_json=as_json)
+
+
+def _prepare(file: Path, site: str | None, sbatch_options: tuple[str, ...], nodes: int | None = None) -> Submission:
+    """Everything that can be refused is refused here, before Slurm sees anything."""
+    from dynamo_mlperf.cli.launch import prepare
+    from dynamo_mlperf.slurm.submission import make_submission, segment_of
+
+    topology, plan, place = prepare(file, site, Path.cwd(), nodes)
+    _check_batch_lines(file, topology, plan, (*sbatch_options, *(("--nodes",) if nodes else ())))
+    _check_weights(topology)
+    segment = segment_of(len(plan.nodes), topology.nodes.nvlink_domain)
+    if segment is not None and not place.segment:
+        said = f"site {place.name} has no segment: true, so Slurm may take nodes of several NVLink domains"
+        click.echo(f"note: {said}", err=True)
+    return make_submission(
+        file,
+        topology.name,
+        place,
+        gpus=topology.nodes.gpus,
+        nodes=nodes,
+        segment=segment,
+        more=sbatch_options,
+        site_argument=site,
+    )
+
+
+def _check_batch_lines(file: Path, topology: Topology, plan: Plan, sbatch_options: tuple[str, ...]) -> None:
+    """Refuse `#SBATCH` lines that ask for something else than the plan needs.
+
+    Raises:
+        ConfigError: Names the first of them.
+    """
+    from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.topology.batch import batch_differences
+
+    given = {option.lstrip("-").partition("=")[0] for option in sbatch_options}
+    ignored = {*_OPTIONAL_DIFFERENCES, *given}
+    found = [d for d in batch_differences(file.read_text(), topology, plan) if d.option not in ignored]
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise ConfigError(f"{file}: {found[0].text}{more}", f"dynamo-mlperf plan --fix-batch {file}")
+
+
+def _check_weights(topology: Topology) -> None:
+    """The checkpoint by its headers, where it is seen from here; a job that would find it broken need not wait.
+
+    Raises:
+        SetupError: It is not whole.
+    """
+    from dynamo_mlperf.job.weights import read_manifest
+    from dynamo_mlperf.staging.checkpoint import verify_checkpoint
+
+    manifest = read_manifest(topology, Path.cwd())
+    source = topology.resolve(Path.cwd()).weights if manifest is None else Path.cwd() / manifest.source
+    if source is None or not source.is_dir():
+        click.echo(f"note: {source} is not seen from here; the job checks it", err=True)
+        return
+    for warning in verify_checkpoint(source):
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _send(submission: Submission) -> Submitted:
+    from dynamo_mlperf.slurm.refusal import refusal, slurm_words
+    from dynamo_mlperf.slurm.submission import Submitted, job_id_of, record_submission
+
+    runs = Path.cwd() / "runs"
+    answer = submission.send()
+    if answer.status != 0:
+        raise refusal(submission, answer)
+    if words := slurm_words(answer.stderr):
+        click.echo(f"Slurm says: {words}", err=True)
+    job_id = job_id_of(answer.stdout)
+    run_dir = runs / f"{submission.name}-{job_id}"
+    job = Submitted(job_id, submission.name, str(run_dir), str(submission.file.resolve()), round(time.time(), 3))
+    try:
+        record_submission(runs, submission, job)
+    except OSError as problem:  # the job is there all the same, and its id must be said
+        click.echo(f"warning: no record of the submission: {problem.filename}: {problem.strerror}", err=True)
+    return job
+
+
+def _follow(job: Submitted, *, as_json: bool) -> int:
+    """Show how the job stands until it has ended; its exit code."""
+    from dynamo_mlperf.errors import ExitCode
+
+    try:
+        standing = _watch(job)
+    except KeyboardInterrupt:
+        click.echo(f"the job goes on; end it with: dynamo-mlperf cancel {job.job_id}", err=True)
+        return int(ExitCode.INTERRUPTED)
+    click.echo(json.dumps({**job.as_json(), **standing.as_json()}) if as_json else _last_line(standing))
+    code = standing.outcome.exit_code
+    return int(ExitCode.FAILED) if code is None else int(code)
+
+
+def _watch(job: Submitted) -> Standing:
+    """How the job stands when it has ended; each change until then goes to stderr."""
+    from dynamo_mlperf.slurm.runs import find_run
+    from dynamo_mlperf.slurm.standing import standings
+
+    told = ""
+    while True:
+        (standing,), problem = standings([find_run(job.run_dir, Path(job.run_dir).parent)])
+        line = problem or _line(standing)
+        if line != told:
+            click.echo(line, err=True)
+            told = line
+        if not problem and standing.outcome.word not in {"WAITING", "RUNNING"}:
+            return standing
+        time.sleep(WATCH_S)
+
+
+def submit_and_follow(file: Path, site: str | None) -> Standing:
+    """Submit a file from the current directory and wait for its end.
+
+    Raises:
+        ConfigError: It is refused before Slurm sees it.
+        SetupError: Slurm refuses it.
+    """
+    job = _send(_prepare(file, site, ()))
+    click.echo(f"job {job.job_id}  {job.run_dir}", err=True)
+    return _watch(job)
+
+
+def _line(standing: Standing) -> str:
+    """How the job stands, without what changes every second."""
+    from dynamo_mlperf.cli.standing import workers
+
+    run, outcome = standing.run, standing.outcome
+    where = f"  {run.phase}  {workers(run.workers)}" if run.phase and outcome.word == "RUNNING" else ""
+    return f"{outcome.word}{where}" + (f"  {outcome.text}" if outcome.text else "")
+
+
+def _last_line(standing: Standing) -> str:
+    from dynamo_mlperf.cli.standing import said
+
+    parts = (*said(standing), *(f"warning: {text}" for text in standing.outcome.warnings))
+    return "  ".join((standing.outcome.word, "; ".join(parts), _near(str(standing.run.root))))
+
+
+def _near(path: str) -> str:
+    from dynamo_mlperf.report.terminal import near
+
+    return near(path)

@@ -1,0 +1,146 @@
+"""How a run stands, from what its directory and Slurm say together.
+
+Only a job that Slurm calls COMPLETED with 0:0 and that left a complete result is a success. Slurm alone says FAILED
+0:0, or COMPLETED for a job whose result is missing; a directory alone does not know that a node died.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.errors import ExitCode
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.slurm.jobs import JobInfo
+    from dynamo_mlperf.slurm.runs import Run
+
+_EXIT = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run stands.
+
+    Attributes:
+        word: `WAITING`, `RUNNING`, `VALID`, `INVALID`, `FAILED`, `LOST`, or the state that Slurm ended its job with.
+        success: True for a success, False for an end without one, None while it is open or cannot be known.
+        text: Why, for people; may be empty.
+        warnings: What a person should know besides.
+        exit_code: What a verb that waited for it ends with; None while it is open.
+    """
+
+    word: str
+    success: bool | None
+    text: str = ""
+    warnings: tuple[str, ...] = ()
+    exit_code: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**vars(self), "warnings": list(self.warnings)}
+
+
+def outcome_of(run: Run, job: JobInfo | None, *, alive: bool = False) -> Outcome:
+    """How the run stands.
+
+    Args:
+        run: What its directory says.
+        job: What Slurm says; None for a run on this machine alone.
+        alive: Whether the controller of such a run is known to live.
+    """
+    if job is None:
+        return _on_this_machine(run, alive=alive)
+    stage = job.meaning.stage
+    if stage == "waiting":
+        return Outcome("WAITING", None, _because(job))
+    if stage == "running":
+        return Outcome("RUNNING", None, job.meaning.meaning if job.state != "RUNNING" else "")
+    if stage == "unknown":
+        return _forgotten(run, job)
+    return _ended(run, job)
+
+
+def _on_this_machine(run: Run, *, alive: bool) -> Outcome:
+    if alive:
+        return Outcome("RUNNING", None)
+    if run.verdict is None:
+        return Outcome("LOST", success=False, text="its controller is gone and left no verdict", exit_code=4)
+    if run.finished is None:
+        text = f"its verdict is {run.verdict['verdict']}, but its controller did not come to its end"
+        return Outcome("LOST", success=False, text=text, exit_code=ExitCode.FAILED)
+    return _by_verdict(run, run.finished)
+
+
+def _forgotten(run: Run, job: JobInfo) -> Outcome:
+    if not run.complete:
+        return Outcome("UNKNOWN", None, job.meaning.meaning)
+    told = _by_verdict(run, run.finished)
+    text = f"{told.text}; " if told.text else ""
+    return Outcome(told.word, None, f"{text}{job.meaning.meaning}", exit_code=told.exit_code)
+
+
+def _ended(run: Run, job: JobInfo) -> Outcome:
+    warnings = _warnings(job)
+    code = job.exit_code or 0
+    if job.clean:
+        if not run.complete:
+            missing = "no verdict" if run.verdict is None else "a verdict, but no end of its controller"
+            text = f"the job is {job.state} 0:0, but {run.root} holds {missing}"
+            return Outcome("FAILED", success=False, text=text, warnings=warnings, exit_code=ExitCode.FAILED)
+        if run.verdict and run.verdict["verdict"] != "VALID":
+            text = f"the job is {job.state} 0:0, but its verdict is {run.verdict['verdict']}"
+            return Outcome("FAILED", success=False, text=text, warnings=warnings, exit_code=ExitCode.FAILED)
+        told = _by_verdict(run, 0)
+        return Outcome(told.word, success=True, text=told.text, warnings=warnings, exit_code=0)
+    verdict = run.verdict["verdict"] if run.verdict else None
+    if job.state == "FAILED" and verdict is not None and verdict != "VALID" and code == run.finished:
+        told = _by_verdict(run, code)
+        return Outcome(told.word, success=False, text=told.text, warnings=warnings, exit_code=code)
+    return Outcome(job.state, success=False, text=_end_text(run, job), warnings=warnings, exit_code=_end_code(job))
+
+
+def _end_text(run: Run, job: JobInfo) -> str:
+    parts = [job.meaning.meaning]
+    if job.reason and job.reason not in {"NonZeroExitCode", job.state}:
+        parts[0] += f" ({job.reason})"
+    if job.exit_code or job.signal:
+        parts.append(f"exit code {job.exit_code}" + (f", signal {job.signal}" if job.signal else ""))
+    if run.error:
+        parts.append(run.error)
+    elif run.verdict and run.verdict["verdict"] == "VALID":
+        parts.append("its verdict says VALID, which does not count")
+    return "; ".join(parts)
+
+
+def _end_code(job: JobInfo) -> int:
+    if job.exit_code:
+        return job.exit_code
+    if job.signal or job.state == "CANCELLED":
+        return 128 + (job.signal or 15)
+    return int(ExitCode.FAILED)
+
+
+def _by_verdict(run: Run, code: int | None) -> Outcome:
+    verdict = run.verdict or {}
+    word = str(verdict.get("verdict", "FAILED"))
+    reasons = verdict.get("reasons") or []
+    first = reasons[0] if reasons and isinstance(reasons[0], dict) else {}
+    text = " ".join(str(first.get("got", "")).split()) if word != "VALID" else _figure(run)
+    text = f"{first['check']}: {text}" if first.get("check") and word == "INVALID" else text
+    return Outcome(word, word == "VALID", text, exit_code=_EXIT.get(word, ExitCode.FAILED) if code is None else code)
+
+
+def _figure(run: Run) -> str:
+    qps = (run.verdict or {}).get("completed_qps")
+    return f"{qps:.2f} completed per second" if isinstance(qps, int | float) else ""
+
+
+def _because(job: JobInfo) -> str:
+    return job.reason or job.meaning.meaning
+
+
+def _warnings(job: JobInfo) -> tuple[str, ...]:
+    if job.derived and job.derived != job.exit_code:
+        return (f"a step of the job ended with {job.derived} (Slurm's derived exit code)",)
+    return ()

@@ -1,0 +1,190 @@
+"""The runs below `runs/`: what their directories say, what Slurm says of their jobs, and what both together mean.
+
+A run that has only been submitted has no directory yet: its record below `runs/.submitted/` stands for it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import RunPaths, read_json_lines
+from dynamo_mlperf.slurm.submission import Submitted, read_submissions
+from dynamo_mlperf.topology.strict import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SLURM = re.compile(r"Slurm job ([0-9]+)\b")
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """One process of a run.
+
+    Attributes:
+        name: Its name, as in `logs/`.
+        host: The node that it runs on.
+        state: `planned`, `starting`, `ready`, or `ended`.
+        status: Its exit status once it has ended; negative for a signal.
+    """
+
+    name: str
+    host: str
+    state: str
+    status: int | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, as far as its directory tells.
+
+    Attributes:
+        name: Name of its directory.
+        root: Its directory; it may not exist yet.
+        job_id: Slurm's id of its job; empty for a run on this machine alone.
+        began_t: When it was submitted or began, in seconds since the epoch; 0 when that is not known.
+        present: Whether the directory is there.
+        phase: The phase that runs, or the last one that did; empty before the first.
+        phase_t: When that phase began.
+        finished: The exit code that the controller recorded at its end; None before that.
+        workers: Planned workers and what has become of them.
+        progress: The load client's running figures, empty while there are none.
+        verdict: The verdict, None while there is none that is whole.
+        error: The first error that the controller recorded; empty when there is none.
+        submitted: The record of its submission, where it was submitted by `submit`.
+    """
+
+    name: str
+    root: Path
+    job_id: str
+    began_t: float = 0.0
+    present: bool = False
+    phase: str = ""
+    phase_t: float = 0.0
+    finished: int | None = None
+    workers: tuple[WorkerFacts, ...] = ()
+    progress: Mapping[str, Any] | None = None
+    verdict: Mapping[str, Any] | None = None
+    error: str = ""
+    submitted: Submitted | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether it left a whole verdict and its controller came to its own end."""
+        return self.verdict is not None and self.finished is not None
+
+
+def read_run(root: Path, submitted: Submitted | None = None) -> Run:
+    """What the run's directory says; a file that is missing or cut short is as if it had not been written."""
+    paths = RunPaths(root)
+    events = _lines(paths.events)
+    begin = next((event for event in events if event.get("event") == "job_begin"), {})
+    found = _SLURM.search(str(begin.get("place", "")))
+    job_id = found[1] if found else (submitted.job_id if submitted else "")
+    phases = [event for event in events if event.get("event") == "phase_begin"]
+    end: dict[str, Any] = next((event for event in reversed(events) if event.get("event") == "job_end"), {})
+    error = next((str(event.get("what", "")) for event in events if event.get("event") == "error"), "")
+    verdict = _object(paths.verdict)
+    return Run(
+        root.name,
+        root,
+        job_id,
+        float(begin.get("t") or (submitted.submitted_t if submitted else 0.0)),
+        bool(events),
+        str(phases[-1].get("phase", "")) if phases else "",
+        float(phases[-1].get("t", 0.0)) if phases else 0.0,
+        end.get("exit_code") if isinstance(end.get("exit_code"), int) else None,
+        _workers(_object(paths.plan) or {}, events),
+        _object(paths.load / "progress.json"),
+        verdict if verdict and verdict.get("verdict") in {"VALID", "INVALID", "FAILED"} else None,
+        error.split("\n")[0],
+        submitted,
+    )
+
+
+def list_runs(runs: Path) -> list[Run]:
+    """All runs below `runs`, submitted ones included, oldest first."""
+    submissions = {job.run_dir: job for job in read_submissions(runs).values()}
+    found = {}
+    for path in sorted(runs.glob("*/events.jsonl")):
+        root = path.parent
+        found[str(root.resolve())] = read_run(root, submissions.get(str(root.resolve())))
+    found |= {run_dir: _waiting(job) for run_dir, job in submissions.items() if run_dir not in found}
+    return sorted(found.values(), key=lambda run: run.began_t)
+
+
+def _waiting(job: Submitted) -> Run:
+    """A run that was submitted and has no directory yet."""
+    root = Path(job.run_dir)
+    return Run(root.name, root, job.job_id, job.submitted_t, submitted=job)
+
+
+def find_run(word: str, runs: Path) -> Run:
+    """The run that `word` means: a directory, the name of a run, or the id of a job.
+
+    Raises:
+        ConfigError: It means none, or several.
+    """
+    place = Path(word)
+    if "/" in word or (place.is_dir() and (place / "events.jsonl").is_file()):
+        return _directory(place, runs)
+    everything = list_runs(runs)
+    found = [run for run in everything if word in {run.name, run.job_id}]
+    if not found:
+        found = [run for run in everything if run.name.startswith(f"{word}-")]
+    if len(found) == 1:
+        return found[0]
+    if not found and re.fullmatch(r"[0-9]+", word):
+        return Run(f"job {word}", runs / f"job-{word}", word)
+    names = [run.name for run in (found or everything)]
+    if found:
+        raise ConfigError(f"{word} names {len(found)} runs: {', '.join(names)}", f"name one, such as {names[-1]}")
+    near = nearest(word, names)
+    raise ConfigError(
+        f"no run {word!r} below {runs}; there are {', '.join(names[-5:]) or 'none'}",
+        f"name {near}" if near else "name a run, its directory, or a job's id; `dynamo-mlperf status` lists them",
+    )
+
+
+def _directory(place: Path, runs: Path) -> Run:
+    root = place.resolve()
+    submitted = {job.run_dir: job for job in read_submissions(runs).values()}.get(str(root))
+    if (root / "events.jsonl").is_file():
+        return read_run(root, submitted)
+    if submitted is not None:
+        return _waiting(submitted)
+    raise ConfigError(f"{place} is no run directory: it has no events.jsonl", "`dynamo-mlperf status` lists runs")
+
+
+def _workers(plan: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> tuple[WorkerFacts, ...]:
+    hosts = {node.get("position"): str(node.get("host", "")) for node in plan.get("binding") or []}
+    found: dict[str, WorkerFacts] = {}
+    for worker in plan.get("workers") or []:
+        name, ranks = f"{worker.get('role')}-{worker.get('index')}", worker.get("ranks") or [{}]
+        found[name] = WorkerFacts(name, hosts.get(ranks[0].get("node"), ""), "planned")
+    states = {"process_started": "starting", "process_ready": "ready", "process_exited": "ended"}
+    for event in events:
+        state, name = states.get(str(event.get("event", ""))), str(event.get("process", ""))
+        if state and name in found:
+            found[name] = WorkerFacts(name, found[name].host, state, event.get("status") if state == "ended" else None)
+    return tuple(found.values())
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [line for line in read_json_lines(path) if isinstance(line, dict)]
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,68 @@
+"""Runs with what Slurm says of their jobs: one question for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.errors import SetupError
+from dynamo_mlperf.process.machine import controller_of
+from dynamo_mlperf.slurm.jobs import JobInfo, query_jobs
+from dynamo_mlperf.slurm.outcome import Outcome, outcome_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dynamo_mlperf.slurm.runs import Run
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A run, its job, and how it stands.
+
+    Attributes:
+        run: What its directory says.
+        job: What Slurm says; None for a run on this machine alone.
+        outcome: Both together.
+    """
+
+    run: Run
+    job: JobInfo | None
+    outcome: Outcome
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        run = self.run
+        return {
+            "run": run.name,
+            "run_dir": str(run.root),
+            "job_id": run.job_id or None,
+            "outcome": self.outcome.as_json(),
+            "phase": run.phase or None,
+            "phase_since_t": run.phase_t or None,
+            "began_t": run.began_t or None,
+            "workers": [asdict(worker) for worker in run.workers],
+            "progress": run.progress,
+            "verdict": run.verdict["verdict"] if run.verdict else None,
+            "error": run.error or None,
+            "job": self.job.as_json() if self.job else None,
+        }
+
+
+def standings(runs: Sequence[Run]) -> tuple[list[Standing], str]:
+    """How the runs stand, and why Slurm could not be asked (empty when it could, or when there was nothing to ask)."""
+    job_ids = [run.job_id for run in runs if run.job_id]
+    problem, jobs = "", {}
+    try:
+        jobs = query_jobs(job_ids)
+    except SetupError as error:
+        problem = str(error)
+    return [_standing(run, jobs) for run in runs], problem
+
+
+def _standing(run: Run, jobs: dict[str, JobInfo]) -> Standing:
+    if run.job_id:
+        job = jobs.get(run.job_id, JobInfo(run.job_id))
+        return Standing(run, job, outcome_of(run, job))
+    alive = run.finished is None and controller_of(run.name) is not None
+    return Standing(run, None, outcome_of(run, None, alive=alive))

@@ -1,0 +1,102 @@
+"""`cancel` of runs on this machine: the controller is asked to end, and only it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dynamo_mlperf.process.machine import controller_of
+
+PROGRAM = (sys.executable, "-m", "dynamo_mlperf.cli", "cancel")
+CONTROLLER = """
+import json, shutil, signal, sys, time
+from pathlib import Path
+from dynamo_mlperf.process.machine import make_scratch, run_mark
+root, obey = Path(sys.argv[1]), sys.argv[2] == "obey"
+root.mkdir(parents=True)
+events = root / "events.jsonl"
+events.write_text(json.dumps({"t": 1.0, "event": "job_begin", "place": "this machine, 1 virtual node"}) + "\\n")
+scratch = make_scratch(root.name, run_mark(root.name))
+def end(*_):
+    if obey:
+        (root / "verdict.json").write_text(json.dumps({"verdict": "FAILED", "reasons": []}))
+        with events.open("a") as out: out.write(json.dumps({"t": 2.0, "event": "job_end", "exit_code": 143}) + "\\n")
+        raise SystemExit(143)
+signal.signal(signal.SIGTERM, end)
+try:
+    print("up", flush=True)
+    while True: time.sleep(0.1)
+except KeyboardInterrupt: pass
+finally:
+    shutil.rmtree(scratch)
+"""
+
+
+class Controller:
+    """A process that runs as the controller of a run."""
+
+    def __init__(self, root: Path, manner: str = "obey") -> None:
+        argv = (sys.executable, "-c", CONTROLLER, str(root), manner)
+        self.popen = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        assert self.popen.stdout is not None
+        assert self.popen.stdout.readline() == "up\n"
+
+    def end(self) -> None:
+        """Whatever happened, it is gone and its scratch directory with it."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGINT)
+        self.popen.wait(timeout=10)
+        assert self.popen.stdout is not None
+        self.popen.stdout.close()
+
+
+def cancel(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run((*PROGRAM, *words), cwd=place, text=True, capture_output=True, check=False, timeout=60)
+
+
+def test_the_controller_of_the_named_run_ends_and_no_other(tmp_path: Path) -> None:
+    name = f"cancel-{tmp_path.name}-"
+    one, two = Controller(tmp_path / "runs" / f"{name}1"), Controller(tmp_path / "runs" / f"{name}2")
+    try:
+        assert controller_of(f"{name}1") == one.popen.pid
+        refused = cancel(tmp_path, name.removesuffix("-"))
+        assert (refused.returncode, "names 2 runs" in refused.stderr) == (2, True)
+        done = cancel(tmp_path, f"{name}1", "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout) == [{"run": f"{name}1", "job_id": None, "state": "ended: FAILED", "left": []}]
+        assert one.popen.wait(timeout=10) == 143
+        assert two.popen.poll() is None
+        assert controller_of(f"{name}2") == two.popen.pid
+        again = cancel(tmp_path, f"runs/{name}1")
+        assert (again.returncode, again.stdout) == (0, f"{name}1  had ended already: FAILED\n")
+    finally:
+        one.end()
+        two.end()
+
+
+def test_what_does_not_end_is_said(tmp_path: Path) -> None:
+    stubborn = Controller(tmp_path / "runs" / f"stubborn-{tmp_path.name}", "ignore")
+    try:
+        done = cancel(tmp_path, f"stubborn-{tmp_path.name}", "--timeout", "0.5")
+        assert done.returncode == 3
+        assert f"left: controller with pid {stubborn.popen.pid}, still stopping after 0.5 s" in done.stdout
+    finally:
+        stubborn.end()
+
+
+def test_a_run_whose_controller_is_gone_has_ended(tmp_path: Path) -> None:
+    root = tmp_path / "runs" / "gone"
+    root.mkdir(parents=True)
+    (root / "events.jsonl").write_text(json.dumps({"event": "job_begin", "place": "this machine"}) + "\n")
+    done = cancel(tmp_path, "gone")
+    assert (done.returncode, done.stdout) == (0, "gone  had ended already: its controller is gone\n")
+
+
+@pytest.mark.parametrize("word", ["nothing", "runs/nothing"])
+def test_no_such_run(tmp_path: Path, word: str) -> None:
+    assert cancel(tmp_path, word).returncode == 2

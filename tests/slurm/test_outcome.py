@@ -1,0 +1,178 @@
+"""Which runs count as a success: R39's table, by recorded answers of sacct and of scontrol."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from dynamo_mlperf.slurm.runs import find_run, list_runs
+from dynamo_mlperf.slurm.standing import Standing, standings
+from dynamo_mlperf.slurm.submission import RECORD, RECORDS
+from tests.fakes.slurm_programs import NO_ACCOUNTING, NO_SUCH_JOB, FakeSlurm
+
+
+def make_run(runs: Path, job: str = "42", verdict: str | None = "VALID", code: int | None = 0) -> Path:
+    root = runs / f"r-{job}"
+    (root / "loadgen").mkdir(parents=True)
+    events = [
+        {"t": 1000.0, "event": "job_begin", "run": root.name, "place": f"Slurm job {job} on 2 nodes (n1, n2)"},
+        {"t": 1001.0, "event": "phase_begin", "phase": "start"},
+        {"t": 1002.0, "event": "process_started", "process": "decode-0", "node": 1},
+        {"t": 1003.0, "event": "process_ready", "process": "decode-0"},
+        {"t": 1004.0, "event": "phase_begin", "phase": "measure"},
+    ]
+    if code is not None:
+        events += [{"t": 1009.0, "event": "process_exited", "process": "decode-0", "status": -9}]
+        events += [{"t": 1010.0, "event": "job_end", "exit_code": code}]
+    (root / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    workers = [{"role": "decode", "index": index, "ranks": [{"node": index, "gpu": 0}]} for index in (0, 1)]
+    binding = [{"position": position, "host": f"n{position + 1}"} for position in (0, 1)]
+    (root / "plan.json").write_text(json.dumps({"workers": [*reversed(workers)], "binding": binding}))
+    if verdict is not None:
+        reasons = [] if verdict == "VALID" else [{"check": "duration", "got": "20 s"}]
+        value = {"verdict": verdict, "reasons": reasons, "completed_qps": 4.5 if verdict == "VALID" else None}
+        (root / "verdict.json").write_text(json.dumps(value))
+    return root
+
+
+def stands(slurm: FakeSlurm, runs: Path, state: str, code: str, derived: str = "0:0", *, by: str = "sacct") -> Standing:
+    slurm.script("sacct", NO_ACCOUNTING)
+    slurm.script("scontrol", NO_SUCH_JOB)
+    if by == "sacct":
+        slurm.answers("sacct", f"42|{state}|{code}|{derived}|n[1-2]|None|1|2|3\n")
+    else:
+        name, _, who = state.partition(" by ")
+        slurm.answers(
+            "scontrol",
+            f"JobId=42 JobState={name} Reason={who or 'None'} ExitCode={code} DerivedExitCode={derived} NodeList=n1\n",
+        )
+    (found,), problem = standings(list_runs(runs))
+    assert problem == ""
+    return found
+
+
+Left = tuple[str | None, int | None]
+
+
+class Case(NamedTuple):
+    """What Slurm says and what the run left, and what both together mean."""
+
+    state: str
+    code: str
+    derived: str
+    left: Left
+    word: str
+    success: bool | None
+    exit_code: int | None
+    said: str
+
+
+GOOD, BAD = True, False
+CASES = [
+    Case("COMPLETED", "0:0", "0:0", ("VALID", 0), "VALID", GOOD, 0, "4.50 completed per second"),
+    Case("COMPLETED", "0:0", "1:0", ("VALID", 0), "VALID", GOOD, 0, "4.50 completed per second"),
+    Case("FAILED", "0:0", "0:0", ("VALID", 0), "FAILED", BAD, 4, "its verdict says VALID, which does not count"),
+    Case("OUT_OF_MEMORY", "0:125", "0:0", ("VALID", 0), "OUT_OF_MEMORY", BAD, 253, "ran out of memory"),
+    Case("CANCELLED by 1000", "0:0", "0:0", ("VALID", 0), "CANCELLED", BAD, 143, "was cancelled"),
+    Case("NODE_FAIL", "0:0", "0:0", (None, None), "NODE_FAIL", BAD, 4, "lost a node"),
+    Case("TIMEOUT", "0:0", "0:0", (None, None), "TIMEOUT", BAD, 4, "reached its time limit"),
+    Case("PREEMPTED", "0:0", "0:0", ("VALID", None), "PREEMPTED", BAD, 4, "was preempted"),
+    Case("COMPLETED", "0:0", "0:0", (None, None), "FAILED", BAD, 4, "holds no verdict"),
+    Case("COMPLETED", "0:0", "0:0", ("VALID", None), "FAILED", BAD, 4, "no end of its controller"),
+    Case("COMPLETED", "0:0", "0:0", ("INVALID", 0), "FAILED", BAD, 4, "its verdict is INVALID"),
+    Case("FAILED", "5:0", "0:0", ("INVALID", 5), "INVALID", BAD, 5, "duration: 20 s"),
+    Case("FAILED", "4:0", "0:0", ("FAILED", 4), "FAILED", BAD, 4, "20 s"),
+    Case("FAILED", "3:0", "0:0", (None, None), "FAILED", BAD, 3, "exit code 3"),
+    Case("SOMETHING_NEW", "0:0", "0:0", ("VALID", 0), "VALID", None, 0, "Slurm does not know it any more"),
+    Case("RUNNING", "0:0", "0:0", (None, None), "RUNNING", None, None, ""),
+    Case("COMPLETING", "0:0", "0:0", ("VALID", 0), "RUNNING", None, None, "some of its processes still run"),
+]
+
+
+@pytest.mark.parametrize("by", ["sacct", "scontrol"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.state}-{case.code}-{case.left[0]}-{case.left[1]}")
+def test_only_a_clean_job_with_a_complete_result_is_a_success(
+    slurm: FakeSlurm, tmp_path: Path, by: str, case: Case
+) -> None:
+    make_run(tmp_path, verdict=case.left[0], code=case.left[1])
+    outcome = stands(slurm, tmp_path, case.state, case.code, case.derived, by=by).outcome
+    assert (outcome.word, outcome.success, outcome.exit_code) == (case.word, case.success, case.exit_code)
+    assert case.said in outcome.text
+    derived = "a step of the job ended with 1 (Slurm's derived exit code)"
+    assert outcome.warnings == (() if case.derived == "0:0" else (derived,))
+
+
+def test_a_verdict_that_is_cut_short_is_none(slurm: FakeSlurm, tmp_path: Path) -> None:
+    root = make_run(tmp_path)
+    (root / "verdict.json").write_text((root / "verdict.json").read_text()[:-5])
+    assert stands(slurm, tmp_path, "COMPLETED", "0:0").outcome.success is False
+
+
+def test_workers_and_phase_are_read_from_the_directory(tmp_path: Path) -> None:
+    make_run(tmp_path, verdict=None, code=None)
+    run = find_run("42", tmp_path)
+    assert [(worker.name, worker.host, worker.state, worker.status) for worker in run.workers] == [
+        ("decode-1", "n2", "planned", None),
+        ("decode-0", "n1", "ready", None),
+    ]
+    assert (run.phase, run.phase_t, run.finished, run.complete) == ("measure", 1004.0, None, False)
+    make_run(tmp_path / "other")
+    (ended,) = [worker for worker in find_run("r-42", tmp_path / "other").workers if worker.name == "decode-0"]
+    assert (ended.state, ended.status) == ("ended", -9)
+
+
+def test_a_submitted_run_is_known_before_it_has_a_directory(slurm: FakeSlurm, tmp_path: Path) -> None:
+    record = tmp_path / RECORDS / "42" / RECORD
+    record.parent.mkdir(parents=True)
+    value = {"job_id": "42", "name": "r", "run_dir": str(tmp_path / "r-42"), "file": "/x", "submitted_t": 5.0}
+    record.write_text(json.dumps(value))
+    (tmp_path / RECORDS / "43").mkdir()
+    (tmp_path / RECORDS / "43" / RECORD).write_text("{")
+    found = stands(slurm, tmp_path, "PENDING", "0:0")
+    assert (found.run.name, found.run.present, found.outcome.word, found.outcome.text) == (
+        "r-42",
+        False,
+        "WAITING",
+        "waits for nodes",
+    )
+    slurm.answers("scontrol", "JobId=42 JobState=PENDING Reason=ReqNodeNotAvail,_UnavailableNodes:n4 ExitCode=0:0\n")
+    (found,), _ = standings(list_runs(tmp_path))
+    assert found.outcome.text == "ReqNodeNotAvail,_UnavailableNodes:n4"
+    assert find_run(str(tmp_path / "r-42"), tmp_path).job_id == "42"
+
+
+def test_a_silent_slurm_leaves_the_directory_to_speak(slurm: FakeSlurm, tmp_path: Path) -> None:
+    make_run(tmp_path)
+    slurm.script("sacct", NO_ACCOUNTING)
+    slurm.script("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    (found,), problem = standings(list_runs(tmp_path))
+    assert "Unable to contact slurm controller" in problem
+    assert (found.outcome.word, found.outcome.success) == ("VALID", None)
+
+
+def test_a_local_run_whose_controller_is_gone_is_lost(tmp_path: Path) -> None:
+    root = make_run(tmp_path, verdict=None, code=None)
+    events = root / "events.jsonl"
+    events.write_text(events.read_text().replace("Slurm job 42 on 2 nodes (n1, n2)", "this machine, 2 virtual nodes"))
+    (found,), problem = standings(list_runs(tmp_path))
+    assert (found.job, found.outcome.word, found.outcome.success, problem) == (None, "LOST", False, "")
+
+
+def test_names_that_mean_no_run_or_several_are_refused(tmp_path: Path) -> None:
+    make_run(tmp_path, "42")
+    make_run(tmp_path, "43")
+    with pytest.raises(Exception, match="r names 2 runs: r-42, r-43"):
+        find_run("r", tmp_path)
+    with pytest.raises(Exception, match="no run 'r-24'") as error:
+        find_run("r-24", tmp_path)
+    assert error.value.action in {"name r-42", "name r-43"}  # type: ignore[attr-defined]
+    assert find_run("r-43", tmp_path).job_id == "43"
+    make_run(tmp_path / "x", "44").rename(tmp_path / "rest-44")
+    make_run(tmp_path / "x", "45").rename(tmp_path / "alone-45")
+    with pytest.raises(Exception, match=r"r names 2 runs: r-42, r-43\n"):
+        find_run("r", tmp_path)
+    assert find_run("alone", tmp_path).job_id == "45"
+    assert find_run("99", tmp_path).job_id == "99"
