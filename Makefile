@@ -7,13 +7,18 @@ TOPOLOGY ?= topologies/demo.yaml
 REQUIRE ?=
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check setup assets lint types clean
+.PHONY: help demo test check setup assets lint types bench-peers bench-client proof-server scale bench-slurm clean bench-staging
 
 help:
 	@echo "make demo    set up, then serve, measure and judge topologies/demo.yaml on this machine"
 	@echo "make test    set up, then run the tests (skips what this machine cannot run, and says why)"
 	@echo "make check   lint, types, tests: what CI runs"
 	@echo "make setup   only the environment in .venv;  make assets: the tiny model and data set in assets/"
+	@echo "make bench-client   what load clients cost, side by side (after make bench-peers: with endpoints and AIPerf)"
+	@echo "make proof-server   a full 600 s Server run of llama2-70b's shape against the oracle (idle machine)"
+	@echo "make scale   22P28D on 18 and 512 replicas on 64 Slurm nodes, 10,000 requests each (root, Slurm; 15 minutes)"
+	@echo "make bench-staging   stage copy against cp, rsync and rclone; four nodes from one store (10 GB of disk)"
+	@echo "make bench-slurm    what the controller adds to a Slurm job, against a script by hand (root, Slurm)"
 	@echo "make clean   remove .venv, assets and caches (runs/ stays)"
 
 setup: $(VENV)/.installed
@@ -45,5 +50,35 @@ types: setup
 
 check: lint types test
 
+# Clients to compare with, in throw-away environments; never part of CI. endpoints needs Python 3.12.
+PEERS ?= .bench-peers
+PYTHON312 ?= python3.12
+ENDPOINTS ?= git+https://github.com/mlcommons/endpoints@ea332753
+AIPERF ?= aiperf==0.13.0
+
+bench-peers:
+	@test -x $(PEERS)/aiperf/bin/aiperf || { $(PYTHON) -m venv $(PEERS)/aiperf && $(PEERS)/aiperf/bin/pip install --quiet '$(AIPERF)'; }
+	@command -v $(PYTHON312) >/dev/null || { echo "$(PYTHON312) is not on PATH, and endpoints needs it; name it: make bench-peers PYTHON312=/path/to/python3.12. AIPerf is in $(PEERS)." >&2; exit 3; }
+	@test -x $(PEERS)/endpoints/bin/inference-endpoint || { $(PYTHON312) -m venv $(PEERS)/endpoints && $(PEERS)/endpoints/bin/pip install --quiet '$(ENDPOINTS)'; }
+
+bench-client: assets
+	@$(BIN)/python -m tests.performance.client --peers $(PEERS) $(BENCH_ARGS)
+
+PROOF_DIR ?= runs/proof-server
+PROOF_QPS ?= 40
+proof-server: setup
+	@$(BIN)/python -m tests.performance.client_truth --official --qps $(PROOF_QPS) $(PROOF_DIR)
+
+# Simulated workers on a Slurm of this machine's own (slurm/devcluster): needs root and Slurm's programs.
+scale: setup
+	@$(BIN)/python -m tests.performance.scale $(SIZES)
+
+bench-slurm: setup
+	@$(BIN)/python -m tests.performance.slurm_overhead
+
 clean:
 	rm -rf $(VENV) assets .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+
+# A 4 GiB model against cp, rsync and rclone, then four nodes from one store; some minutes, 10 GB of disk
+bench-staging: setup
+	@$(BIN)/python -m tests.performance.staging

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynamo_mlperf.files import RunPaths
+    from dynamo_mlperf.job.agents import NodeAgents
     from dynamo_mlperf.process.allocation import Allocation
     from dynamo_mlperf.process.ports import PortClaim
     from dynamo_mlperf.process.shared_memory import SharedMemoryNotes
@@ -55,6 +56,7 @@ class Job:
         ports: The claim to this job's ports on this host.
         scratch: Directory on tmpfs of the node that the controller runs on; removed when everything has stopped.
         shared_memory: Notes of what our processes on this machine map.
+        agents: The run's agents on the nodes of a Slurm job.
         progress: For people.
     """
 
@@ -72,6 +74,7 @@ class Job:
     ports: PortClaim
     scratch: Path
     shared_memory: SharedMemoryNotes
+    agents: NodeAgents
 
     @property
     def scoped_name(self) -> str:

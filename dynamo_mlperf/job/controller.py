@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, SetupError, Stopped
 from dynamo_mlperf.files import RunPaths, write_json
+from dynamo_mlperf.job.agents import NodeAgents
 from dynamo_mlperf.job.context import Job, Progress, new_nonce
 from dynamo_mlperf.job.deployment import Deployment
-from dynamo_mlperf.job.measurement import measure, prepare_workload
-from dynamo_mlperf.job.nodes import bind_nodes, check_nodes, choose_base_port
+from dynamo_mlperf.job.engine_flags import check_flags
+from dynamo_mlperf.job.losses import told
+from dynamo_mlperf.job.measurement import measure
+from dynamo_mlperf.job.nodes import bind_nodes, check_nodes, choose_base_port, start_agents
 from dynamo_mlperf.job.versions import collect_versions
 from dynamo_mlperf.job.weights import stage_weights
-from dynamo_mlperf.load.verdict import judge
-from dynamo_mlperf.process.machine import SHARED_MEMORY, make_scratch, own_start_t, peak_memory_bytes, run_mark
+from dynamo_mlperf.job.workload import prepare_workload
+from dynamo_mlperf.process.machine import (
+    SHARED_MEMORY,
+    make_scratch,
+    own_cpu_s,
+    own_start_t,
+    peak_memory_bytes,
+    raise_descriptor_limit,
+    run_mark,
+)
 from dynamo_mlperf.process.ports import PortClaim
 from dynamo_mlperf.process.shared_memory import SharedMemoryNotes
 from dynamo_mlperf.process.signals import StopFlag
 from dynamo_mlperf.record import EventLog, Reason, Verdict, write_verdict
-from dynamo_mlperf.report.page import write_report
 from dynamo_mlperf.serving.supervisor import Supervisor
 from dynamo_mlperf.topology.plan import plan_as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from dynamo_mlperf.process.allocation import Allocation
@@ -72,6 +83,7 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
     """Run a job to its recorded verdict; whatever happens, everything is stopped and the run directory says so."""
     stop = StopFlag()
     stop.install()
+    raise_descriptor_limit()
     try:
         job = _open(request, stop)
     except OSError as problem:
@@ -92,7 +104,7 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
             _stop(job)
     with _phase(job, "record"):
         _report(job)
-    job.events.add("job_end", exit_code=int(code), peak_memory_bytes=peak_memory_bytes())
+    job.events.add("job_end", exit_code=int(code), peak_memory_bytes=peak_memory_bytes(), cpu_s=own_cpu_s())
     return verdict, code
 
 
@@ -100,7 +112,9 @@ def _stop(job: Job) -> None:
     """Stop everything and give back what it held: processes, shared memory, ports, the scratch directory."""
     with contextlib.suppress(OSError):
         job.shared_memory.look(now=True)
+    job.agents.look()
     job.supervisor.stop_all()
+    job.agents.record_end()
     removed = job.shared_memory.remove()
     if removed:
         job.events.add("shared_memory_removed", paths=removed)
@@ -148,6 +162,8 @@ def _record_bug(job: Job) -> None:
 
 def _report(job: Job) -> None:
     """The page; a run that has its verdict does not lose it for want of one."""
+    from dynamo_mlperf.report.page import write_report
+
     try:
         write_report(job.paths.root)
     except (DynamoMlperfError, OSError) as problem:
@@ -201,11 +217,21 @@ def _open(request: JobRequest, stop: StopFlag) -> Job:
         PortClaim(),
         scratch,
         notes,
+        NodeAgents(supervisor, paths, events, request.run_id),
     )
 
 
-def _record_plan(paths: RunPaths, plan: Plan, allocation: Allocation) -> None:
-    binding = [{"position": node.position, "host": node.host, "address": node.address} for node in allocation.nodes]
+def _record_plan(
+    paths: RunPaths, plan: Plan, allocation: Allocation, facts: Mapping[int, MachineFacts] | None = None
+) -> None:
+    """The plan with what its positions are bound to; `devices` names the GPUs that Slurm gave, where it says so."""
+    binding: list[dict[str, Any]] = [
+        {"position": node.position, "host": node.host, "address": node.address} for node in allocation.nodes
+    ]
+    for entry in binding if facts else ():
+        devices = facts[entry["position"]].devices if facts else []
+        if devices:
+            entry["devices"] = devices
     write_json(paths.plan, {**plan_as_json(plan), "binding": binding})
 
 
@@ -231,10 +257,13 @@ class _Run:
     def until_verdict(self) -> Verdict:
         job = self._job
         with _phase(job, "check"):
+            start_agents(job)
+            versions = collect_versions(job)
+            write_json(job.paths.versions, versions)
             facts = check_nodes(job)
-            write_json(job.paths.versions, collect_versions(job))
+            check_flags(job, versions)
         with _phase(job, "stage"):
-            model_dirs = stage_weights(job)
+            model_dirs = stage_weights(job, facts)
         return self._measure(self._start(facts, model_dirs))
 
     def _start(self, facts: dict[int, MachineFacts], model_dirs: dict[int, Path]) -> Deployment:
@@ -242,13 +271,20 @@ class _Run:
         with _phase(job, "start"):
             nodes = bind_nodes(job, facts)
             job.allocation.bind(nodes)
-            _record_plan(job.paths, job.plan, job.allocation)
-            deployment = Deployment.of(job, nodes, choose_base_port(job, facts), model_dirs, facts)
+            _record_plan(job.paths, job.plan, job.allocation, facts)
+            base_port = choose_base_port(job, facts)
+            deployment = Deployment.of(job, nodes, base_port, model_dirs, facts)
+            deployment.start_store()
+            if job.allocation.kind == "slurm":
+                job.agents.check_connections(base_port + job.plan.ports_needed - 1, nodes)
             deployment.start()
         return deployment
 
     def _measure(self, deployment: Deployment) -> Verdict:
         job = self._job
+        # What only the end needs is imported while the engines load: the first request does not wait for it.
+        from dynamo_mlperf.load.verdict import judge
+
         workload = prepare_workload(job, deployment.endpoints.model)
         with _phase(job, "ready"):
             ids = deployment.wait_until_ready()
@@ -256,13 +292,14 @@ class _Run:
             canary = deployment.prove(ids, workload.bodies[:CANARY_SAMPLES])
             write_json(job.paths.evidence, {"canary": canary})
         with _phase(job, "warmup"):
-            count = min(job.topology.timeouts.warmup_requests, len(workload.bodies))
-            warmed = deployment.warm_up(workload.bodies[:count])
+            warmed = deployment.warm_up(workload.warm_up_bodies(job.topology.timeouts.warmup_requests))
             write_json(job.paths.evidence, {"canary": canary, "warmup": warmed})
         with _phase(job, "measure"):
             transfer = measure(job, deployment, workload)
         with _phase(job, "judge"):
-            return judge(job.paths.load, workload.settings, transfer, job.result_class, str(job.paths.root))
+            verdict = judge(job.paths.load, workload.settings, transfer, job.result_class, str(job.paths.root))
+            slow = json.loads(job.paths.evidence.read_text())["stragglers"]
+            return told(verdict, deployment.losses.found, slow)
 
 
 def _failed(job: Job, problem: DynamoMlperfError, check: str = "run") -> Verdict:

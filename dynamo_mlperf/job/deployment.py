@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.files import write_atomic
+from dynamo_mlperf.job.losses import Losses, tolerated
 from dynamo_mlperf.process.machine import run_mark
 from dynamo_mlperf.serving.canary import serve_each, warm_up
 from dynamo_mlperf.serving.dynamo import etcd_command, frontend_command, shared_environment
 from dynamo_mlperf.serving.endpoints import Endpoints
 from dynamo_mlperf.serving.http import Request
+from dynamo_mlperf.serving.plain import serve_each_itself, wait_until_answering
 from dynamo_mlperf.serving.readiness import (
     Gate,
     ListingWatch,
-    instance_ids,
     wait_until_healthy,
     wait_until_listed,
 )
 from dynamo_mlperf.serving.supervisor import Layer
-from dynamo_mlperf.serving.workers import WorkerFacts, worker_command
+from dynamo_mlperf.serving.workers import Launch, NodeFacts, WorkerFacts, launch, nodes_of
+from dynamo_mlperf.site import numa_areas
+from dynamo_mlperf.topology.numa import shares_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,11 +32,18 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.job.context import Job
     from dynamo_mlperf.process.allocation import Node
+    from dynamo_mlperf.process.child import Child
+    from dynamo_mlperf.process.command import Command
     from dynamo_mlperf.process.machine import MachineFacts
-    from dynamo_mlperf.topology.plan import Worker
+    from dynamo_mlperf.serving.endpoints import EngineProcess
+    from dynamo_mlperf.topology.numa import NumaArea, Share
 
 STORE_S = 30.0
+MIGRATIONS = 3
+"""How often one request may change its worker."""
 WARM_UP_IN_FLIGHT = 2
+SIMULATED_SHARE_FROM = 17
+"""From this many simulated workers on, those of one role and node share a process: each takes 150 MB of its own."""
 
 
 @dataclass
@@ -40,7 +53,15 @@ class Deployment:
     job: Job
     endpoints: Endpoints
     model_dirs: Mapping[int, Path]
-    cores: Mapping[int, int]
+    machines: Mapping[int, MachineFacts]
+    ids: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.losses = Losses(self.job, self.endpoints, self.ids, self._start_engine)
+        simulated = self.job.topology.engine == "mocker"
+        self.shares: Mapping[tuple[str, int], Share] = (
+            {} if simulated else shares_of(self.endpoints.plan, self._areas())
+        )
 
     @staticmethod
     def of(
@@ -53,8 +74,9 @@ class Deployment:
         """Bind the plan to nodes and ports."""
         namespace = job.scoped_name.replace(".", "-")
         model = f"{job.topology.model.name}-{job.nonce}"
-        endpoints = Endpoints(job.plan, nodes, base_port, namespace, model)
-        return Deployment(job, endpoints, model_dirs, {position: found.cores for position, found in facts.items()})
+        shared = job.topology.engine == "mocker" and len(job.plan.workers) >= SIMULATED_SHARE_FROM
+        endpoints = Endpoints(job.plan, nodes, base_port, namespace, model, shared)
+        return Deployment(job, endpoints, model_dirs, facts)
 
     @property
     def gate(self) -> Gate:
@@ -68,29 +90,48 @@ class Deployment:
             self.job.progress.say,
             timeouts.ready_s,
             timeouts.request_s,
+            self.losses.lost,
         )
 
+    def start_store(self) -> None:
+        """Start the job's own store, where there is one; `start` waits for it."""
+        job = self.job
+        if self._has_store:
+            environment = self._environment(self.endpoints.head)
+            log = job.paths.log_of("etcd")
+            job.supervisor.start(etcd_command(self.endpoints, job.scratch / "etcd", environment, log), Layer.STORE)
+
     def start(self) -> None:
-        """Start the store, then frontends and workers side by side.
+        """Start frontends and workers side by side once the store answers.
 
         Raises:
             ServingError: The store does not answer.
         """
-        job = self.job
-        if job.topology.frontends.discovery == "etcd":
-            environment = self._environment(self.endpoints.head)
-            log = job.paths.log_of("etcd")
-            job.supervisor.start(etcd_command(self.endpoints, job.scratch / "etcd", environment, log), Layer.STORE)
+        if self._has_store:
             self._wait_for_store()
-        for worker in self.endpoints.plan.workers:
-            job.supervisor.start(worker_command(self._worker_facts(worker)), Layer.WORKER)
+        self._start_frontends()
+        for number, processes in enumerate(rounds(self.endpoints.processes, self.job.topology.timeouts.stagger_s)):
+            if number:
+                self.job.progress.say("waiting before the next worker of each node loads (timeouts.stagger_s)")
+                self.job.supervisor.pause(self.job.topology.timeouts.stagger_s)
+            for process in processes:
+                self.losses.started(process, self._start_engine(process))
+
+    @property
+    def _has_store(self) -> bool:
+        return bool(self.endpoints.plan.frontends) and self.job.topology.frontends.discovery == "etcd"
+
+    def _start_frontends(self) -> None:
+        job = self.job
+        # A request whose worker dies goes on at another one, where the job does, too.
+        migration = {"DYN_MIGRATION_LIMIT": str(MIGRATIONS)} if tolerated(job.topology) else {}
         for frontend in self.endpoints.plan.frontends:
             node = self.endpoints.nodes[frontend.node]
             command = frontend_command(
                 job.topology,
                 self.endpoints,
                 frontend,
-                environment=self._environment(node),
+                environment={**self._environment(node), **migration},
                 python=job.site.engine_python,
                 log=job.paths.log_of(f"frontend-{frontend.index}"),
             )
@@ -99,15 +140,18 @@ class Deployment:
     def wait_until_ready(self) -> dict[str, int]:
         """Until every worker is healthy and listed by every frontend; returns instance ids by worker name."""
         gate = self.gate
+        if not self.endpoints.plan.frontends:
+            wait_until_answering(gate)
+            return self.ids
         wait_until_healthy(gate)
-        ids = instance_ids(gate)
-        wait_until_listed(gate, ids)
-        self.job.supervisor.watch(ListingWatch(self.endpoints, ids).look)
-        return ids
+        self.ids.update(wait_until_listed(gate))
+        self.job.events.add("workers_listed", workers=len(self.ids), processes=len(self.endpoints.processes))
+        self.job.supervisor.watch(ListingWatch(self.endpoints, self.ids).look)
+        return self.ids
 
     def prove(self, ids: Mapping[str, int], bodies: Sequence[bytes]) -> dict[str, Any]:
         """Requests of its own for each worker, and the KV canary."""
-        return serve_each(self.gate, ids, bodies)
+        return serve_each(self.gate, ids, bodies) if ids else serve_each_itself(self.gate, bodies)
 
     def warm_up(self, bodies: Sequence[bytes]) -> dict[str, Any]:
         """Warm-up requests, outside the timed window."""
@@ -145,20 +189,67 @@ class Deployment:
             shared["TMPDIR"] = str(temporary)
         return {**shared, **self.job.site.environment}
 
-    def _worker_facts(self, worker: Worker) -> WorkerFacts:
-        node = self.endpoints.node_of(worker)
-        hosts = [other.host for other in self.endpoints.nodes]
-        ranks_here = sum(
-            1 for other in self.endpoints.plan.workers for slot in other.ranks if hosts[slot.node] == node.host
-        )
-        return WorkerFacts(
+    def tolerate_losses(self) -> None:
+        """From here on a replica may be lost where the file says so; before, it is a deployment that never stood."""
+        self.job.supervisor.watch(self.losses.look)
+        self.losses.open = True
+
+    def _start_engine(self, process: EngineProcess, time: int = 0) -> list[Child]:
+        """Start an engine process for the given time (0 is the first); a worker of several nodes is one per node."""
+        started = self._launch_of(process)
+        for path, text in started.files.items():
+            path.parent.mkdir(exist_ok=True)
+            write_atomic(path, text)
+        role = dict(self.job.topology.roles.present())[process.first.role]
+        on_loss = None if role.on_worker_loss == "fail" else partial(self.losses.fell, process)
+        commands = [_again(command, time, self.job.paths.logs) for command in started.commands]
+        return [self.job.supervisor.start(command, Layer.WORKER, on_loss=on_loss) for command in commands]
+
+    def _launch_of(self, process: EngineProcess) -> Launch:
+        paths = self.job.paths
+        facts = WorkerFacts(
             self.job.topology,
             self.endpoints,
-            worker,
-            self.model_dirs[node.position],
+            process,
+            tuple(self._node_facts(process, position) for position in nodes_of(self.job.topology, process.first)),
             self.job.site.engine_python,
-            self._environment(node),
-            self.job.paths.log_of(worker.name),
-            threads=max(1, self.cores[node.position] // max(1, ranks_here)),
+            paths.logs,
+            paths.root / "engine-files",
             shares_memory=self.job.allocation.shares_memory,
         )
+        return launch(facts)
+
+    def _areas(self) -> list[NumaArea]:
+        """The site's NUMA nodes; those of a CPU deployment, whose slots are no GPUs, are shared by all its workers."""
+        areas = numa_areas(self.job.site)
+        return areas if self.job.topology.device == "cuda" else [replace(area, gpus=()) for area in areas]
+
+    def _node_facts(self, process: EngineProcess, position: int) -> NodeFacts:
+        node, machine = self.endpoints.nodes[position], self.machines[position]
+        shares = [self.shares[key] for one in process.workers if (key := (one.name, position)) in self.shares]
+        cores = tuple(sorted({core for share in shares for core in share.cores}))
+        hosts = [other.host for other in self.endpoints.nodes]
+        sharing = process.workers if cores else self.endpoints.plan.workers
+        ranks = sum(1 for worker in sharing for slot in worker.ranks if hosts[slot.node] == node.host)
+        threads = max(1, (len(cores) or machine.cores) // max(1, ranks))
+        return NodeFacts(
+            position, self.model_dirs[position], self._environment(node), threads, cores, tuple(machine.devices)
+        )
+
+
+def rounds(processes: Sequence[EngineProcess], stagger_s: float) -> list[list[EngineProcess]]:
+    """What starts at once: everything, or (staggered) one engine process of each node after the other."""
+    if stagger_s == 0:
+        return [list(processes)]
+    by_node: dict[int, list[EngineProcess]] = {}
+    for process in processes:
+        by_node.setdefault(process.node, []).append(process)
+    return [[one for one in turn if one] for turn in zip_longest(*by_node.values())]
+
+
+def _again(command: Command, time: int, logs: Path) -> Command:
+    """The command under a name and a log of its own where it is not its first time."""
+    if time == 0:
+        return command
+    name = f"{command.name}.again-{time}"
+    return replace(command, name=name, log=logs / f"{name}.log")

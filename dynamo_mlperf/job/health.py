@@ -11,6 +11,7 @@ from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.process.command import inherited_environment
 from dynamo_mlperf.process.programs import run_program
 from dynamo_mlperf.serving.dynamo import etcd_program
+from dynamo_mlperf.serving.engine_flags import flags_in_help
 from dynamo_mlperf.serving.workers import CPU_STARTUP
 
 if TYPE_CHECKING:
@@ -43,8 +44,20 @@ def check_machine(facts: MachineFacts, engine_python: str) -> list[Finding]:
         _starts("frontend", engine_python, "dynamo.frontend"),
         _starts("vLLM worker", engine_python, "dynamo.vllm"),
         _etcd(),
-        _disk(facts),
-        _memory(facts),
+        _room(
+            "disk",
+            facts.disk_free_bytes,
+            DISK_FOR_DEMO_BYTES,
+            "free for weights",
+            f"the demo stages {DISK_FOR_DEMO_BYTES / 2**20:.0f} MiB",
+        ),
+        _room(
+            "memory",
+            facts.memory_available_bytes,
+            MEMORY_FOR_DEMO_BYTES,
+            "available",
+            f"the demo wants {MEMORY_FOR_DEMO_BYTES / 2**30:.0f} GiB",
+        ),
         _slurm(),
         Finding(
             "GPUs", facts.gpus > 0, f"{facts.gpus} visible", needed=False, action="use device: cpu in the topology file"
@@ -74,7 +87,8 @@ def _starts(name: str, engine_python: str, module: str) -> Finding:
     except SetupError as problem:
         return Finding(name, good=False, found=problem.what, needed=True, action=problem.action)
     if tried.status == 0:
-        return Finding(name, good=True, found="starts", needed=True, action="")
+        flags = len(flags_in_help(tried.stdout))
+        return Finding(name, good=True, found=f"starts, knows {flags} flags", needed=True, action="")
     said = (tried.stderr.strip().splitlines() or [f"status {tried.status}"])[-1]
     return Finding(
         name,
@@ -85,15 +99,10 @@ def _starts(name: str, engine_python: str, module: str) -> Finding:
     )
 
 
-def _disk(facts: MachineFacts) -> Finding:
-    free = facts.disk_free_bytes
-    return Finding(
-        "disk",
-        free >= DISK_FOR_DEMO_BYTES,
-        f"{free / 2**30:.1f} GiB free for weights",
-        needed=False,
-        action=f"the demo stages {DISK_FOR_DEMO_BYTES / 2**20:.0f} MiB",
-    )
+def _room(name: str, have_bytes: int, wanted_bytes: int, unit: str, action: str) -> Finding:
+    """Room of some kind that the demo wants; `unit` stands behind the figure."""
+    good = have_bytes >= wanted_bytes
+    return Finding(name, good, f"{have_bytes / 2**30:.1f} GiB {unit}", needed=False, action=action)
 
 
 def _etcd() -> Finding:
@@ -110,17 +119,6 @@ def _etcd() -> Finding:
         said.removeprefix("etcd Version: ") if good else f"{program} does not say its version",
         needed=True,
         action="take it off PATH: the job starts the first etcd there",
-    )
-
-
-def _memory(facts: MachineFacts) -> Finding:
-    have = facts.memory_available_bytes
-    return Finding(
-        "memory",
-        have >= MEMORY_FOR_DEMO_BYTES,
-        f"{have / 2**30:.1f} GiB available",
-        needed=False,
-        action=f"the demo wants {MEMORY_FOR_DEMO_BYTES / 2**30:.0f} GiB",
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.process.command import RUN_VARIABLE, Command, inherited_environment
@@ -15,12 +16,14 @@ from dynamo_mlperf.process.ports import claimed
 from dynamo_mlperf.serving.supervisor import Layer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from dynamo_mlperf.job.context import Job
     from dynamo_mlperf.process.allocation import Node
 
 CHECK_S = 60.0
+CLAIMS_TRIED = 32
+"""Refused claims after which a job gives up: by then the range is full or somebody else's."""
 
 
 def nodes_by_disk(nodes: Sequence[Node]) -> list[Node]:
@@ -38,34 +41,31 @@ def own_environment(job: Job) -> dict[str, str]:
     return {**inherited_environment(), RUN_VARIABLE: run_mark(job.run_id), "PYTHONUNBUFFERED": "1"}
 
 
-def check_nodes(job: Job) -> dict[int, MachineFacts]:
-    """Read each node's facts and hold them against the plan.
+def start_agents(job: Job) -> None:
+    """Start the run's agents on the nodes of a Slurm job; `check_nodes` hears them.
 
     Raises:
-        SetupError: Fewer nodes, GPUs or addresses than planned.
+        SetupError: Fewer nodes than planned.
     """
     planned, granted = len(job.plan.nodes), len(job.allocation.nodes)
     if granted < planned:
         raise SetupError(f"{granted} nodes granted, {planned} planned", f"ask for {planned}: #SBATCH --nodes={planned}")
-    tasks = {}
-    for node in nodes_by_disk(job.allocation.nodes):
-        command = Command(
-            f"check-{node.position}",
-            own_program("doctor", "--here", "--json", "--local-path", str(job.site.local_path), "--end-leftovers"),
-            own_environment(job),
-            job.paths.log_of(f"check-{node.position}"),
-            node=node.position,
-            output=job.paths.logs / f"check-{node.position}.json",
-        )
-        tasks[node.disk] = job.supervisor.start(command, Layer.TASK, may_end=True)
-    job.supervisor.wait_tasks(
-        list(tasks.values()),
-        CHECK_S,
-        "the node check",
-        lambda left: job.progress.say(f"{len(tasks) - left} of {len(tasks)} nodes looked at"),
-    )
-    by_disk = {disk: _read_facts(child.command.output) for disk, child in tasks.items()}
-    facts = {node.position: by_disk[node.disk] for node in job.allocation.nodes}
+    if job.allocation.kind == "slurm":
+        job.agents.start(job.allocation.nodes, Path(job.site.local_path))
+
+
+def check_nodes(job: Job) -> dict[int, MachineFacts]:
+    """Read each node's facts and hold them against the plan.
+
+    Raises:
+        SetupError: Fewer GPUs or addresses than planned.
+    """
+    if job.allocation.kind == "slurm":
+        facts = job.agents.facts(job.progress.say)
+    else:
+        words = ("doctor", "--here", "--json", "--local-path", str(job.site.local_path), "--end-leftovers")
+        answers = task_on_each_disk(job, DiskTask("check", words, CHECK_S, "the node check", "nodes looked at"))
+        facts = {position: facts_from_json(answer) for position, answer in answers.items()}
     _check_gpus(job, facts)
     for position, found in facts.items():
         for pid, run in found.leftovers.items():
@@ -75,9 +75,57 @@ def check_nodes(job: Job) -> dict[int, MachineFacts]:
     return facts
 
 
-def _read_facts(output: object) -> MachineFacts:
-    with open(str(output)) as source:  # noqa: PTH123 - the path comes from a Command
-        return facts_from_json(json.load(source))
+@dataclass(frozen=True)
+class DiskTask:
+    """One of our own verbs, to be run once for each local disk.
+
+    Attributes:
+        name: Names the tasks and their logs, with the node position behind it.
+        words: The verb and its arguments; it must print one JSON object.
+        timeout_s: Deadline of them all.
+        what: For messages: `the node check`.
+        progress: For people, behind `3 of 4 `.
+        own_words: More arguments by node position.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    timeout_s: float
+    what: str
+    progress: str
+    own_words: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+def task_on_each_disk(job: Job, task: DiskTask) -> dict[int, dict[str, Any]]:
+    """Run it everywhere, all side by side.
+
+    Returns:
+        The answers by node position; nodes that share a disk share an answer.
+
+    Raises:
+        SetupError: One ended badly, or was not done in time.
+    """
+    tasks = {}
+    for node in nodes_by_disk(job.allocation.nodes):
+        own = f"{task.name}-{node.position}"
+        output = job.paths.logs / f"{own}.json"
+        command = Command(
+            own,
+            own_program(*task.words, *task.own_words.get(node.position, ())),
+            own_environment(job),
+            job.paths.log_of(own),
+            node=node.position,
+            output=output,
+        )
+        tasks[node.disk] = (job.supervisor.start(command, Layer.TASK, may_end=True), output)
+    job.supervisor.wait_tasks(
+        [child for child, _ in tasks.values()],
+        task.timeout_s,
+        task.what,
+        lambda left: job.progress.say(f"{len(tasks) - left} of {len(tasks)} {task.progress}"),
+    )
+    by_disk: dict[str, dict[str, Any]] = {disk: json.loads(output.read_text()) for disk, (_, output) in tasks.items()}
+    return {node.position: by_disk[node.disk] for node in job.allocation.nodes}
 
 
 def _check_gpus(job: Job, facts: Mapping[int, MachineFacts]) -> None:
@@ -102,10 +150,15 @@ def bind_nodes(job: Job, facts: Mapping[int, MachineFacts]) -> list[Node]:
     """
     if job.allocation.kind == "local":
         return list(job.allocation.nodes)
-    return [_bind(node, facts[node.position], job.site.interface) for node in job.allocation.nodes]
+    return [bind_node(node, facts[node.position], job.site.interface) for node in job.allocation.nodes]
 
 
-def _bind(node: Node, found: MachineFacts, wanted: str | None) -> Node:
+def bind_node(node: Node, found: MachineFacts, wanted: str | None) -> Node:
+    """The node with its address on the interface `wanted`, else the one that its hostname stands for.
+
+    Raises:
+        SetupError: It has none there.
+    """
     if wanted is not None:
         if wanted not in found.addresses:
             raise SetupError(
@@ -144,15 +197,31 @@ def choose_base_port(job: Job, facts: Mapping[int, MachineFacts]) -> int:
         )
     first = int.from_bytes(hashlib.sha256(job.run_id.encode()).digest()[:4]) % count
     starts = (low + (first + turn) % count * needed for turn in range(count))
-    block = job.ports.take((range(start, start + needed) for start in starts), busy)
-    if block is not None:
-        return block.start
+    blocks = (range(start, start + needed) for start in starts)
+    held = _claim_everywhere(job, blocks, busy) if job.allocation.kind == "slurm" else job.ports.take(blocks, busy)
+    if isinstance(held, range):
+        return held.start
     holders = [
         f"{port} (node {position}, pid {pid or 'of another user'})"
         for port, (position, pid) in sorted(busy.items())
         if low <= port <= high
-    ] + [f"{ports.start}-{ports.stop - 1} (claimed by the run with pid {pid})" for ports, pid in claimed()]
+    ] + (held or [f"{ports.start}-{ports.stop - 1} (claimed by the run with pid {pid})" for ports, pid in claimed()])
     raise SetupError(
         f"no {needed} free ports in a row in {low}-{high}; taken: {', '.join(holders[:5])}",
         "widen port_range in the site file, or end those processes",
     )
+
+
+def _claim_everywhere(job: Job, blocks: Iterable[range], busy: Collection[int]) -> range | list[str]:
+    """The first block that every node could claim for this job; else who held what, as far as it was asked."""
+    seen: list[str] = []
+    for block in blocks:
+        if any(port in busy for port in block):
+            continue
+        refused = job.agents.claim(block, job.allocation.nodes)
+        if not refused:
+            return block
+        seen += [f"{what} on node {position}" for position, what in refused.items()]
+        if len(seen) > CLAIMS_TRIED:
+            break
+    return seen

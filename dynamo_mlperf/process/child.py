@@ -56,7 +56,7 @@ class Child:
             try:
                 self._popen = subprocess.Popen(
                     argv,
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE if command.agent else subprocess.DEVNULL,
                     stdout=out,
                     stderr=log,
                     env=env,
@@ -86,6 +86,24 @@ class Child:
         """Signal the process itself; what it started, it stops itself."""
         if self.poll() is None:
             self._popen.send_signal(number)
+
+    @property
+    def listens(self) -> bool:
+        """Whether it reads what we say."""
+        return self._popen.stdin is not None and not self._popen.stdin.closed
+
+    def say(self, text: str) -> None:
+        """Write to its standard input; one that has ended hears nothing."""
+        if self._popen.stdin is not None and self.listens:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.write(text.encode())
+                self._popen.stdin.flush()
+
+    def hang_up(self) -> None:
+        """End its standard input, which asks it to end."""
+        if self._popen.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._popen.stdin.close()
 
     def left_behind(self) -> bool:
         """Whether some process of its group still runs though it may have ended itself."""

@@ -47,6 +47,8 @@ class Command:
         node: Node position.
         cwd: Working directory.
         output: Where stdout goes when it is an answer to be read; `log` then takes stderr alone.
+        engine: Whether it is an engine or a frontend, which a site may have in a container.
+        agent: Whether it is our agent on a node: it reads what we say, and sees what Slurm tells a step.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Command:
     node: int = 0
     cwd: Path | None = None
     output: Path | None = None
+    engine: bool = False
+    agent: bool = False
 
     def as_record(self) -> dict[str, Any]:
         """The command as recorded: values of variables that may be secrets are out."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 import shutil
+import signal
 import socket
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,12 +18,13 @@ from dynamo_mlperf.process.command import RUN_VARIABLE
 from dynamo_mlperf.process.shared_memory import mapped_by, noted, remove_unmapped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _TMPFS = Path("/dev/shm")  # noqa: S108 - a name below it is one run's own
 _SCRATCH = "dynamo-mlperf-"
 _OWNER = "owner"
 _KILL_S = 5.0
+_DEVICE_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 SHARED_MEMORY = "shared-memory"
 """In a scratch directory: the notes of what the run's processes map."""
 
@@ -42,6 +44,7 @@ class MachineFacts:
         listening: TCP ports in use, each with the process id that holds it (0 where it cannot be seen).
         leftovers: Processes of an earlier run whose controller is gone, each with its run's mark.
         abandoned: Scratch directories of such runs, each with its run's mark.
+        devices: What the GPUs that Slurm gave are called here, in the plan's order; empty where nobody said.
     """
 
     host: str
@@ -54,6 +57,7 @@ class MachineFacts:
     listening: dict[int, int]
     leftovers: dict[int, str]
     abandoned: dict[str, str]
+    devices: list[str]
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -80,6 +84,7 @@ def read_machine(local_path: Path) -> MachineFacts:
         listening=_listening(),
         leftovers=_leftovers(),
         abandoned=_abandoned(),
+        devices=_devices(),
     )
 
 
@@ -105,10 +110,22 @@ def _own_address(host: str) -> str:
 
 
 def _visible_gpus() -> int:
-    """GPUs by their device files; a CUDA_VISIBLE_DEVICES that Slurm sets narrows them."""
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return len([name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()])
+    """GPUs by their device files; what Slurm gives narrows them."""
+    if any(name in os.environ for name in _DEVICE_VARIABLES):
+        return len(_devices())
     return sum(1 for entry in Path("/dev").iterdir() if entry.name.startswith("nvidia") and entry.name[6:].isdigit())
+
+
+def _devices() -> list[str]:
+    """The GPUs by the names that Slurm's gres/gpu plugin puts into a step's environment (gres.html, "GPU Management").
+
+    With ConstrainDevices they count from 0 within the job, otherwise they are the node's own numbers; either way
+    they are what the engine must be told.
+    """
+    for name in _DEVICE_VARIABLES:
+        if name in os.environ:
+            return [device.strip() for device in os.environ[name].split(",") if device.strip()]
+    return []
 
 
 def _listening() -> dict[int, int]:
@@ -198,6 +215,23 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def raise_descriptor_limit() -> None:
+    """Let this process, and what it starts, open as many files as the administrator allows.
+
+    The usual soft limit of 1024 is too low for large deployments: a frontend of 512 workers holds 2,100 descriptors,
+    the store 530. Slurm hands the limit on to steps (PropagateResourceLimits).
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def own_cpu_s() -> float:
+    """Seconds of processor time that this process has used so far, its children's left out."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return round(used.ru_utime + used.ru_stime, 2)
+
+
 def end_leftovers(facts: MachineFacts) -> list[str]:
     """End what earlier runs left: processes first, then the memory and the directories that they used.
 
@@ -222,3 +256,32 @@ def end_processes(pids: Iterable[int]) -> None:
             found.append(psutil.Process(pid))
             found[-1].kill()
     psutil.wait_procs(found, timeout=_KILL_S)
+
+
+def controller_of(run_id: str) -> int | None:
+    """The process id of the controller of a run, when it runs on this host and in this process namespace."""
+    for owner in _TMPFS.glob(f"{_SCRATCH}*/{_OWNER}"):
+        with contextlib.suppress(OSError):
+            run, _, rest = owner.read_text().partition("@")
+            where, _, process = rest.rpartition("@")[0].rpartition("@")
+            if run == run_id and where == _here() and process.isdigit():
+                return int(process) if str(_start_ticks(int(process))) == rest.rpartition("@")[2] else None
+    return None
+
+
+def terminate(pid: int, is_it: Callable[[], bool]) -> None:
+    """SIGTERM to the process, and to no other that has come to its number: `is_it` is asked while we hold it.
+
+    Raises:
+        PermissionError: It is another user's.
+    """
+    try:
+        held = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if is_it():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(held, signal.SIGTERM)
+    finally:
+        os.close(held)

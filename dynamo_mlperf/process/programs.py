@@ -21,14 +21,18 @@ class Finished:
     stderr: str
 
 
-def run_program(argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Finished:
-    """Run a program to its end.
+def run_program(
+    argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None, given: str | None = None
+) -> Finished:
+    """Run a program to its end; `given` is what it reads from its standard input.
 
     Raises:
         SetupError: It is not installed, or did not end in `timeout_s` seconds.
     """
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, env=env, check=False)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=timeout_s, env=env, check=False, input=given
+        )
     except FileNotFoundError as problem:
         raise SetupError(
             f"{argv[0]} is not installed on this machine", f"install {argv[0]} or put it on PATH"

@@ -8,51 +8,35 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ServingError
-from dynamo_mlperf.serving.counters import Counts, difference, transfer_evidence
+from dynamo_mlperf.serving.counters import Counts, difference, parse_counters, transfer_evidence
+from dynamo_mlperf.serving.errands import CHAT_PATH, Errand, answer_text, run_errands
 from dynamo_mlperf.serving.http import Request
-from dynamo_mlperf.serving.readiness import COUNTERS_SETTLE_S, directed_headers, worker_pairs
+from dynamo_mlperf.serving.readiness import (
+    COUNTERS_SETTLE_S,
+    directed_headers,
+    shortened,
+    worker_pairs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from dynamo_mlperf.serving.http import Response
     from dynamo_mlperf.serving.readiness import Gate
 
 CANARY_TOKENS = 24
-CHAT_PATH = "/v1/chat/completions"
-
-
-def answer_text(response: Response, who: str) -> str:
-    """The text of a streamed answer.
-
-    Raises:
-        ServingError: There is no answer, an error in it, or nothing in it.
-    """
-    if not response.ok:
-        told = response.problem or f"HTTP {response.status}: {response.body[:300].decode(errors='replace')}"
-        raise ServingError(f"{who} did not answer a request: {told}", "read logs/frontend-0.log and the worker's log")
-    text, tokens = "", 0
-    for line in response.body.decode(errors="replace").splitlines():
-        if not line.startswith("data:") or line.endswith("[DONE]"):
-            continue
-        event: dict[str, Any] = json.loads(line[5:])
-        if "error" in event:
-            raise ServingError(f"{who} answered with an error: {event['error']}", "read the worker's log")
-        tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
-        text += "".join(choice.get("delta", {}).get("content") or "" for choice in event.get("choices", []))
-    if not text and not tokens:
-        raise ServingError(f"{who} answered without a single token", "read the worker's log")
-    return text
 
 
 def read_all_counters(gate: Gate) -> dict[str, tuple[str, Counts]]:
-    """Each worker's metrics page and counters, by worker name."""
-    return {worker.name: gate.counters(worker) for worker in gate.workers}
+    """Each worker's metrics page and counters, by its name."""
+    return {name: (text, parse_counters(text)) for name, text in gate.metrics().items()}
 
 
 def differences(before: Mapping[str, tuple[str, Counts]], after: Mapping[str, tuple[str, Counts]]) -> dict[str, Counts]:
-    """What each worker counted between two readings."""
-    return {name: difference(before[name][1], counts) for name, (_, counts) in after.items()}
+    """What each worker counted between two readings; one that started in between began at nought."""
+    return {
+        name: difference(before[name][1] if name in before else Counter(), counts)
+        for name, (_, counts) in after.items()
+    }
 
 
 def per_role(gate: Gate, counts: Mapping[str, Counts]) -> dict[str, Counts]:
@@ -91,7 +75,8 @@ def serve_each(gate: Gate, ids: Mapping[str, int], bodies: Sequence[bytes]) -> d
     """Greedy requests to each worker by name, through every frontend, then the counters: who served, and what moved.
 
     This is the gate's last step and the KV canary in one: each worker must count requests of its own, each answer
-    must hold something, and in a disaggregated deployment each prompt must have come over KV transfer.
+    must hold something, and in a disaggregated deployment each prompt must have come over KV transfer. Pairs without a
+    common worker are asked side by side, AT_ONCE at most.
 
     Returns:
         The canary's record: each pair's answers in the order of `bodies` (equal models give equal ones where the
@@ -101,19 +86,22 @@ def serve_each(gate: Gate, ids: Mapping[str, int], bodies: Sequence[bytes]) -> d
         ServingError: A worker did not serve, or KV did not move.
     """
     before = read_all_counters(gate)
-    answers: dict[str, list[str]] = {}
-    seconds: list[float] = []
-    for frontend in gate.endpoints.plan.frontends:
-        address = gate.endpoints.frontend(frontend)
-        for prefill, decode in worker_pairs(gate.workers):
-            who = f"{prefill} to {decode}" if prefill else decode
-            gate.say(f"a request of its own for {who}")
-            headers = directed_headers(ids, prefill, decode)
-            replies = [gate.fetch(address, CHAT_PATH, body=greedy(body), headers=headers) for body in bodies]
-            answers[who] = [answer_text(reply, who) for reply in replies]
-            seconds += [round(reply.seconds, 3) for reply in replies]
+    errands = [
+        Errand(
+            f"{prefill} to {decode}" if prefill else decode,
+            (prefill, decode) if prefill else (decode,),
+            gate.endpoints.frontend(frontend),
+            directed_headers(ids, prefill, decode),
+            [greedy(body) for body in bodies],
+        )
+        for frontend in gate.endpoints.plan.frontends
+        for prefill, decode in worker_pairs(gate.workers)
+    ]
+    run_errands(gate, errands)
+    answers = {one.who: [answer_text(reply, one.who) for reply in one.replies] for one in errands}
+    seconds = [round(reply.seconds, 3) for one in errands for reply in one.replies]
     moved = differences(before, settled_counters(gate, before, len(seconds)))
-    _check_canary(gate, moved, len(seconds))
+    _check_canary(gate, moved, errands)
     evidence = transfer_evidence(gate.engine, per_role(gate, moved))
     return {
         "requests": len(seconds),
@@ -125,15 +113,21 @@ def serve_each(gate: Gate, ids: Mapping[str, int], bodies: Sequence[bytes]) -> d
     }
 
 
-def _check_canary(gate: Gate, moved: Mapping[str, Counts], requests: int) -> None:
-    idle = [name for name, counts in moved.items() if counts["served"] < 1]
+def _check_canary(gate: Gate, moved: Mapping[str, Counts], errands: Sequence[Errand]) -> None:
+    asked = Counter(name for errand in errands for name in errand.workers for _ in errand.bodies)
+    requests = sum(len(errand.bodies) for errand in errands)
+    idle = [name for name, counts in moved.items() if counts["served"] < asked[name]]
     if idle:
+        first = idle[0]
         raise ServingError(
-            f"{len(idle)} of {len(moved)} workers served no request of their own: {', '.join(idle)}",
-            f"read logs/{idle[0]}.log",
+            f"{len(idle)} of {len(moved)} workers did not serve the requests of their own: {shortened(idle)} "
+            f"({first}: {moved[first]['served']} of {asked[first]})",
+            f"read {gate.log_of(first)}",
         )
     evidence = transfer_evidence(gate.engine, per_role(gate, moved))
-    if evidence.disaggregated and evidence.remote_prefills < requests:
+    # An engine without counters of its own proves nothing here: the verdict is then INVALID for want of proof.
+    counted = evidence.proof != "none" or gate.engine == "vllm"
+    if evidence.disaggregated and counted and evidence.remote_prefills < requests:
         raise ServingError(
             f"{evidence.remote_prefills} of {requests} canary prompts prefilled remotely "
             f"({evidence.external_tokens} of {evidence.prompt_tokens} prompt tokens came by KV transfer, "
@@ -148,7 +142,7 @@ def warm_up(gate: Gate, bodies: Sequence[bytes], in_flight: int) -> dict[str, An
     Raises:
         ServingError: One was not answered.
     """
-    frontends = gate.endpoints.plan.frontends
+    entrances = gate.endpoints.entrances
     waiting = list(enumerate(bodies))
     running: list[tuple[int, Request]] = []
     seconds: list[float] = []
@@ -156,7 +150,7 @@ def warm_up(gate: Gate, bodies: Sequence[bytes], in_flight: int) -> dict[str, An
     def turn() -> bool | None:
         while waiting and len(running) < in_flight:
             number, body = waiting.pop(0)
-            address = gate.endpoints.frontend(frontends[number % len(frontends)])
+            address = entrances[number % len(entrances)]
             running.append((number, Request(address, CHAT_PATH, body=body, timeout_s=gate.request_s)))
         for entry in list(running):
             response = entry[1].poll()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _FINISHED = ("stop", "length")
+_FINISHED_SAMPLE = "vllm:request_success_total"
+_WORKER_ID = re.compile(r'[{,]worker_id="([0-9a-fA-F]+)"')
 
 COUNTERS: dict[str, tuple[str, dict[str, str]]] = {
     "served": ("dynamo_component_requests_total", {"dynamo_endpoint": "generate"}),
+    "served_ms": ("dynamo_component_request_duration_seconds_sum", {"dynamo_endpoint": "generate"}),
     "prompt_tokens": ("vllm:prompt_tokens_total", {}),
     "generation_tokens": ("vllm:generation_tokens_total", {}),
     "external_tokens": ("vllm:prompt_tokens_by_source_total", {"source": "external_kv_transfer"}),
@@ -29,11 +33,15 @@ COUNTERS: dict[str, tuple[str, dict[str, str]]] = {
 }
 """Name here -> sample name and labels at the engine (vLLM 0.31.0 under Dynamo 1.6.1)."""
 
+_SCALES = {"served_ms": 1000}
+
 Counts = Counter[str]
 
 
 def parse_counters(text: str) -> Counts:
     """Sum each known counter over its label sets; `finished` counts requests that ended with an answer.
+
+    Lines of other metrics are left out before parsing: an engine shows thousands, and there may be hundreds of engines.
 
     Args:
         text: A /metrics page in the Prometheus text format.
@@ -41,24 +49,23 @@ def parse_counters(text: str) -> Counts:
     wanted: dict[str, list[tuple[str, dict[str, str]]]] = {}
     for name, (sample_name, labels) in COUNTERS.items():
         wanted.setdefault(sample_name, []).append((name, labels))
+    heads = (_FINISHED_SAMPLE, *wanted)
+    kept = "".join(f"{line}\n" for line in text.splitlines() if line.startswith(heads))
     counts: Counts = Counter()
-    for family in text_string_to_metric_families(text):
+    for family in text_string_to_metric_families(kept):
         for sample in family.samples:
-            if sample.name == "vllm:request_success_total" and sample.labels.get("finished_reason") in _FINISHED:
+            if sample.name == _FINISHED_SAMPLE and sample.labels.get("finished_reason") in _FINISHED:
                 counts["finished"] += int(sample.value)
             for name, labels in wanted.get(sample.name, ()):
                 if labels.items() <= sample.labels.items():
-                    counts[name] += int(sample.value)
+                    counts[name] += round(sample.value * _SCALES.get(name, 1))
     return counts
 
 
 def worker_id(text: str) -> int | None:
     """The Dynamo instance that a worker's metrics speak for (hexadecimal in the `worker_id` label)."""
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if "worker_id" in sample.labels:
-                return int(sample.labels["worker_id"], 16)
-    return None
+    found = _WORKER_ID.search(text)
+    return int(found[1], 16) if found else None
 
 
 def difference(before: Counts, after: Counts) -> Counts:
@@ -117,4 +124,4 @@ def transfer_evidence(engine: str, per_role: Mapping[str, Counts]) -> TransferEv
 
 
 def _requests(engine: str, counts: Counts) -> int:
-    return counts["served"] if engine == "mocker" else counts["finished"]
+    return counts["finished"] if engine == "vllm" else counts["served"]

@@ -123,4 +123,4 @@ def frontend_command(
     if topology.frontends.router == "kv":
         # Prefix caching is off by the rules, so workers publish no cache events: the router predicts from load alone.
         argv.append("--no-router-kv-events")
-    return Command(f"frontend-{frontend.index}", tuple(argv), dict(environment), log, node=frontend.node)
+    return Command(f"frontend-{frontend.index}", tuple(argv), dict(environment), log, node=frontend.node, engine=True)

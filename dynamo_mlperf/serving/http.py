@@ -85,17 +85,23 @@ class Request:
         self._socket.close()
 
     def _advance(self, wait_s: float) -> None:
-        readable, writable, _ = select.select([self._socket], [self._socket] if self._to_send else [], [], wait_s)
-        if writable:
+        happened = self._wait(wait_s)
+        if happened & select.POLLOUT and self._to_send:
             sent = self._socket.send(self._to_send)
             self._to_send = self._to_send[sent:]
-        while readable:
+        while happened & (select.POLLIN | select.POLLHUP | select.POLLERR):
             block = self._socket.recv(_BLOCK_BYTES)
             if not block:
                 self._finish()
                 return
             self._received += block
-            readable, _, _ = select.select([self._socket], [], [], 0)
+            happened = self._wait(0.0)
+
+    def _wait(self, wait_s: float) -> int:
+        """What can be done on the socket; by poll(2), as select(2) takes no descriptor above 1023."""
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN | (select.POLLOUT if self._to_send else 0))
+        return sum(events for _, events in poller.poll(wait_s * 1000))
 
     def _finish(self) -> None:
         head, blank, body = bytes(self._received).partition(_BLANK_LINE)

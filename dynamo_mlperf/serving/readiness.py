@@ -11,19 +11,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import ServingError
-from dynamo_mlperf.serving.counters import Counts, parse_counters, worker_id
+from dynamo_mlperf.serving.counters import worker_id
 from dynamo_mlperf.serving.http import Request, Response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from dynamo_mlperf.record import EventLog
     from dynamo_mlperf.serving.endpoints import Endpoints
     from dynamo_mlperf.serving.supervisor import Supervisor
-    from dynamo_mlperf.topology.plan import Worker
+    from dynamo_mlperf.topology.plan import Frontend, Worker
 
-HEALTH_EVERY_S = 0.5
+HEALTH_EVERY_S = 0.2
 LISTING_EVERY_S = 3.0
+LISTING_SETTLES_S = 0.2
+"""How often a frontend is asked for its listing while workers register: with hundreds of them it is a long text."""
+AT_ONCE = 32
+"""Requests of the controller that are under way at once: its one thread, and the servers, keep up with that."""
 COUNTERS_SETTLE_S = 15.0
 SHOWN_NAMES = 4
 DECODE_HEADER = "x-dynamo-worker-instance-id"
@@ -43,6 +47,7 @@ class Gate:
         say: Shows people what is waited for.
         ready_s: Deadline for all workers, in seconds from the gate's start.
         request_s: Deadline of one request.
+        lost: Names of workers that the job goes on without.
     """
 
     supervisor: Supervisor
@@ -52,15 +57,16 @@ class Gate:
     say: Callable[[str], None]
     ready_s: float
     request_s: float
+    lost: Collection[str] = ()
 
     @property
     def workers(self) -> Sequence[Worker]:
-        """The expected workers."""
-        return self.endpoints.plan.workers
+        """The workers that count: those that are lost are left out."""
+        return [worker for worker in self.endpoints.plan.workers if worker.name not in self.lost]
 
     def log_of(self, name: str) -> str:
-        """Where the named process logs, for messages."""
-        return f"logs/{name}.log"
+        """Where the named worker logs, for messages."""
+        return f"logs/{self.endpoints.process_of(name)}.log"
 
     def fetch(
         self,
@@ -77,19 +83,40 @@ class Gate:
             request.poll, timeout_s + 5, lambda: f"{path} at {address[0]}:{address[1]} hangs"
         )
 
-    def counters(self, worker: Worker) -> tuple[str, Counts]:
-        """A worker's metrics page and the counters on it.
+    def fetch_each(self, places: Mapping[str, tuple[str, int]], path: str, what: str) -> dict[str, Response]:
+        """The same page of many places, AT_ONCE at a time, the supervisor watching meanwhile."""
+        waiting = dict(places)
+        running: dict[str, Request] = {}
+        found: dict[str, Response] = {}
+
+        def turn() -> bool | None:
+            for name, request in list(running.items()):
+                response = request.poll()
+                if response is not None:
+                    found[name] = response
+                    del running[name]
+            while waiting and len(running) < AT_ONCE:
+                name = next(iter(waiting))
+                running[name] = Request(waiting.pop(name), path, timeout_s=10.0)
+            return None if running or waiting else True
+
+        self.supervisor.wait_for(turn, 10.0 * (1 + len(places) / AT_ONCE) + 5, lambda: f"{what}: {path} hangs")
+        return {name: found[name] for name in places}
+
+    def metrics(self) -> dict[str, str]:
+        """The metrics page of each worker, by its name.
 
         Raises:
-            ServingError: It does not answer.
+            ServingError: One does not answer.
         """
-        response = self.fetch(self.endpoints.system(worker), "/metrics")
-        if not response.ok:
-            raise ServingError(
-                f"{worker.name}: /metrics {response.problem or response.status}", f"read {self.log_of(worker.name)}"
-            )
-        text = response.body.decode()
-        return text, parse_counters(text)
+        places = {worker.name: self.endpoints.system(worker) for worker in self.workers}
+        pages = self.fetch_each(places, "/metrics", "engine counters")
+        for name, response in pages.items():
+            if not response.ok:
+                raise ServingError(
+                    f"{name}: /metrics {response.problem or response.status}", f"read {self.log_of(name)}"
+                )
+        return {name: response.body.decode() for name, response in pages.items()}
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -104,14 +131,15 @@ def wait_until_healthy(gate: Gate) -> None:
         ServingError: The deadline went by; names the workers that are missing and their logs.
     """
     started = time.monotonic()
-    missing: dict[str, Worker] = {worker.name: worker for worker in gate.workers}
+    missing = {worker.name: worker for worker in gate.workers}
+    total = len(missing)
     pending: dict[str, Request] = {}
     next_look = dict.fromkeys(missing, 0.0)
 
     def look() -> bool | None:
         now = time.monotonic()
         for name, worker in list(missing.items()):
-            if name not in pending and now >= next_look[name]:
+            if name not in pending and now >= next_look[name] and len(pending) < AT_ONCE:
                 pending[name] = Request(gate.endpoints.system(worker), "/health", timeout_s=5.0)
             response = pending[name].poll() if name in pending else None
             if response is None:
@@ -122,14 +150,14 @@ def wait_until_healthy(gate: Gate) -> None:
                 del missing[name]
                 gate.events.add("process_ready", process=name, seconds=round(now - started, 3))
         gate.say(
-            f"{len(gate.workers) - len(missing)} of {len(gate.workers)} workers loaded"
+            f"{total - len(missing)} of {total} workers loaded"
             + (f", waiting for {shortened(list(missing))}" if missing else "")
         )
         return None if missing else True
 
     def late() -> str:
-        named = "; ".join(f"{name} on node {worker.node} (log {gate.log_of(name)})" for name, worker in missing.items())
-        return f"{len(missing)} of {len(gate.workers)} workers not ready after {gate.ready_s:g} s: {named}"
+        named = "; ".join(f"{name} on node {one.node} (log {gate.log_of(name)})" for name, one in missing.items())
+        return f"{len(missing)} of {total} workers not ready after {gate.ready_s:g} s: {named}"
 
     gate.supervisor.wait_for(look, gate.ready_s, late)
 
@@ -148,59 +176,94 @@ def serves_requests(response: Response) -> bool:
     return bool(endpoints.get("generate") == "ready")
 
 
-def instance_ids(gate: Gate) -> dict[str, int]:
-    """Dynamo's instance id of each worker, by worker name."""
+def listed_ids(response: Response) -> dict[int, str]:
+    """The instances that a frontend's /health lists with a `generate` endpoint, each with its process's `host:port`.
+
+    Source: Dynamo 1.6.1 gives the request plane's address as `HOST:PORT/...`; all instances of a process share it.
+    """
+    if not response.ok:
+        return {}
+    entries = response.json().get("instances", [])
+    return {
+        int(entry["instance_id"]): str((entry.get("transport") or {}).get("tcp", "")).partition("/")[0]
+        for entry in entries
+        if entry.get("endpoint") == "generate"
+    }
+
+
+def wait_until_listed(gate: Gate) -> dict[str, int]:
+    """Until every frontend lists exactly our workers and offers our model.
+
+    Returns:
+        Dynamo's instance id of each worker, by worker name.
+
+    Raises:
+        ServingError: Workers are missing from a frontend at the deadline, it lists ones that are not ours, or a worker
+            advertises an address that is not the one that it was given.
+    """
+    ids = _instance_ids(gate)
+    for frontend in gate.endpoints.plan.frontends:
+        _wait_for_listing(gate, frontend, ids)
+    return ids
+
+
+def _instance_ids(gate: Gate) -> dict[str, int]:
+    """Dynamo's instance id of each worker, by worker name, from its own metrics."""
     found: dict[str, int] = {}
-    for worker in gate.workers:
-        text, _ = gate.counters(worker)
+    for name, text in gate.metrics().items():
         number = worker_id(text)
         if number is None:
-            raise ServingError(f"{worker.name} serves metrics without a worker_id", f"read {gate.log_of(worker.name)}")
-        found[worker.name] = number
+            raise ServingError(f"{name} serves metrics without a worker_id", f"read {gate.log_of(name)}")
+        found[name] = number
     return found
 
 
-def listed_ids(response: Response) -> set[int]:
-    """The instances that a frontend's /health lists with a `generate` endpoint."""
-    if not response.ok:
-        return set()
-    listing = response.json()
-    return {int(entry["instance_id"]) for entry in listing.get("instances", []) if entry.get("endpoint") == "generate"}
+def _wait_for_listing(gate: Gate, frontend: Frontend, ids: Mapping[str, int]) -> None:
+    address = gate.endpoints.frontend(frontend)
+    name = f"frontend-{frontend.index}"
+    seen: dict[int, str] = {}
+    next_look = 0.0
+
+    def look() -> bool | None:
+        nonlocal next_look, seen
+        if time.monotonic() < next_look:
+            return None
+        seen = listed_ids(gate.fetch(address, "/health"))
+        next_look = time.monotonic() + LISTING_SETTLES_S
+        check_addresses(gate, ids, seen)
+        expected = set(ids.values())
+        gate.say(f"{name} lists {len(expected & seen.keys())} of {len(expected)} workers")
+        if seen.keys() - expected:
+            raise ServingError(
+                f"{name} lists {len(seen.keys() - expected)} workers that are not of this job",
+                "give the job a discovery of its own (frontends: {discovery: etcd})",
+            )
+        if seen.keys() != expected:
+            return None
+        models = gate.fetch(address, "/v1/models")
+        return True if models.ok and gate.endpoints.model.encode() in models.body else None
+
+    def late() -> str:
+        absent = [worker for worker, number in ids.items() if number not in seen]
+        counted = f"{name} lists {len(seen)} of {len(ids)} workers"
+        return f"{counted} after {gate.ready_s:g} s, without {', '.join(absent)}"
+
+    gate.supervisor.wait_for(look, gate.ready_s, late)
 
 
-def wait_until_listed(gate: Gate, ids: Mapping[str, int]) -> None:
-    """Until every frontend lists exactly our workers and offers our model.
+def check_addresses(gate: Gate, ids: Mapping[str, int], listing: Mapping[int, str]) -> None:
+    """Hold what the workers advertise against the addresses that they were given.
 
     Raises:
-        ServingError: Workers are missing from a frontend at the deadline, or it lists ones that are not ours.
+        ServingError: A worker advertises another address than its node's.
     """
-    expected = set(ids.values())
-    for frontend in gate.endpoints.plan.frontends:
-        address = gate.endpoints.frontend(frontend)
-        name = f"frontend-{frontend.index}"
-        seen: set[int] = set()
-
-        def look(address: tuple[str, int] = address, name: str = name, seen: set[int] = seen) -> bool | None:
-            found = listed_ids(gate.fetch(address, "/health"))
-            seen.clear()
-            seen.update(found)
-            gate.say(f"{name} lists {len(found & expected)} of {len(expected)} workers")
-            if found - expected:
-                raise ServingError(
-                    f"{name} lists {len(found - expected)} workers that are not of this job",
-                    "give the job a discovery of its own (frontends: {discovery: etcd})",
-                )
-            if found != expected:
-                return None
-            models = gate.fetch(address, "/v1/models")
-            return True if models.ok and gate.endpoints.model.encode() in models.body else None
-
-        def late(name: str = name, seen: set[int] = seen) -> str:
-            absent = [worker for worker, number in ids.items() if number not in seen]
-            counted = f"{name} lists {len(seen)} of {len(expected)} workers"
-            return f"{counted} after {gate.ready_s:g} s, without {', '.join(absent)}"
-
-        gate.supervisor.wait_for(look, gate.ready_s, late)
+    for worker in gate.workers:
+        place, address = listing.get(ids[worker.name], ""), gate.endpoints.node_of(worker).address
+        if place and place.rpartition(":")[0] != address:
+            raise ServingError(
+                f"{worker.name} advertises {place}, its node's address is {address}",
+                "set interface in the site file, and take DYN_TCP_RPC_HOST out of its environment",
+            )
 
 
 def directed_headers(ids: Mapping[str, int], prefill: str | None, decode: str) -> dict[str, str]:
@@ -226,6 +289,7 @@ class ListingWatch:
     """
 
     def __init__(self, endpoints: Endpoints, ids: Mapping[str, int]) -> None:
+        """Watch the workers of `ids` (instance id by name); what the caller takes out of it is watched no more."""
         self._endpoints = endpoints
         self._ids = ids
         self._next = time.monotonic() + LISTING_EVERY_S
@@ -254,6 +318,6 @@ class ListingWatch:
         gone = [name for name, number in self._ids.items() if number not in found]
         if gone:
             raise ServingError(
-                f"{', '.join(gone)} runs but is no longer listed by the frontend",
+                f"{shortened(gone)} runs but is no longer listed by the frontend",
                 f"read logs/{gone[0]}.log; a starved process loses its lease",
             )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dynamo_mlperf.errors import ServingError, SetupError
 from dynamo_mlperf.files import append_json_line
+from dynamo_mlperf.serving.engine_flags import refusal_in_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-POLL_S = 0.05
+POLL_S = 0.02
 INTERRUPT_S = {"load": 2.0, "frontend": 2.0, "worker": 2.5, "store": 1.0}
 """How long a layer may take after SIGINT before SIGTERM."""
 TERMINATE_S = {"load": 1.0, "frontend": 2.0, "worker": 3.0, "store": 1.0}
 """How long it may take after SIGTERM before SIGKILL."""
+HANG_UP_S = 6.0
+"""How long what reads from us may take to end once we say no more: it cleans its node first."""
 KILL_S = 3.0
 """How long the kernel (or Slurm) may take to deliver SIGKILL before we say that something is left."""
 SIGNAL_RACE_S = 0.5
@@ -37,12 +40,15 @@ SIGNAL_RACE_S = 0.5
 HASTE_S = 0.3
 """How long each rung takes at most once a second stop request came."""
 TAIL_LINES = 15
+REFUSAL_LINES = 2000
+"""An engine that refuses a flag first tells all that it has, one or two lines for each."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class Layer(IntEnum):
     """Start order; stopping goes the other way. A death in a lower layer explains those above it."""
 
+    AGENT = -1
     STORE = 0
     WORKER = 1
     FRONTEND = 2
@@ -55,6 +61,7 @@ class _Service:
     child: Child
     layer: Layer
     may_end: bool
+    on_loss: Callable[[Child], None] | None = None
     ended: int | None = None
 
 
@@ -69,8 +76,17 @@ class Supervisor:
         self._services: list[_Service] = []
         self._watches: list[Callable[[], None]] = []
 
-    def start(self, command: Command, layer: Layer, *, may_end: bool = False) -> Child:
+    def start(
+        self,
+        command: Command,
+        layer: Layer,
+        *,
+        may_end: bool = False,
+        on_loss: Callable[[Child], None] | None = None,
+    ) -> Child:
         """Start a command and put it on record; unless it `may_end`, its end before the stop is a failure.
+
+        With `on_loss` its end is no failure of the job: that is called instead, once.
 
         Raises:
             SetupError: It cannot be started.
@@ -78,7 +94,7 @@ class Supervisor:
         host = self._allocation.nodes[command.node].host
         append_json_line(self._paths.commands, {"t": time.time(), "host": host, **command.as_record()})
         child = self._allocation.start(command)
-        self._services.append(_Service(child, layer, may_end))
+        self._services.append(_Service(child, layer, may_end, on_loss))
         self._events.add("process_started", process=command.name, node=command.node, pid=child.pid)
         return child
 
@@ -92,16 +108,38 @@ class Supervisor:
         Raises:
             Stopped: A signal asked for it.
             ServingError: A service ended, exit 0 included; names it, its node, how it ended and its last log lines.
+            ConfigError: It ended because it does not know a flag of the file; names the flag and the nearest it knows.
         """
         self._stop.check()
         fallen = [service for service in self._services if self._note_end(service) and not service.may_end]
         if fallen:
             self.await_signal()
-            # Deaths found in one turn: the lowest layer is the cause, the others are its consequences.
-            first = min(fallen, key=lambda service: service.layer)
-            raise ServingError(self.obituary(first.child), f"read {first.child.command.log}")
+            self._judge_deaths(fallen)
         for look in self._watches:
             look()
+
+    def _judge_deaths(self, fallen: list[_Service]) -> None:
+        """Deaths found in one turn: the lowest layer is the cause, the others are its consequences."""
+        # An engine that does not know a flag will not know it the next time either.
+        for command in (service.child.command for service in fallen):
+            refused = refusal_in_log(command.name, _tail(command.log, REFUSAL_LINES)) if command.engine else None
+            if refused is not None:
+                raise refused
+        unforgiven = [service for service in fallen if service.on_loss is None]
+        if unforgiven:
+            first = min(unforgiven, key=lambda service: service.layer)
+            raise ServingError(self.obituary(first.child), f"read {first.child.command.log}")
+        for service in fallen:
+            service.may_end = True
+            if service.on_loss is not None:
+                service.on_loss(service.child)
+
+    def end(self, children: Sequence[Child]) -> None:
+        """Kill processes whose end is then no failure: what is left of a replica that is lost."""
+        for service in self._services:
+            if service.child in children:
+                service.may_end = True
+        self._allocation.send(children, signal.SIGKILL)
 
     def await_signal(self) -> None:
         """Give a stop request a moment to arrive: scancel ends the steps and the controller at once, in any order."""
@@ -124,6 +162,18 @@ class Supervisor:
                 return found
             if time.monotonic() > deadline:
                 raise ServingError(late(), "raise timeouts in the topology file if it only needs longer")
+            time.sleep(POLL_S)
+
+    def pause(self, seconds: float) -> None:
+        """Turn for so long.
+
+        Raises:
+            Stopped: A signal asked for it.
+            ServingError: A service ended.
+        """
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.tick()
             time.sleep(POLL_S)
 
     def wait_tasks(self, tasks: Sequence[Child], timeout_s: float, what: str, progress: Callable[[int], None]) -> None:
@@ -164,6 +214,11 @@ class Supervisor:
 
     def _stop_layer(self, children: list[Child], layer: Layer) -> None:
         name = layer.name.lower()
+        listening = [child for child in children if child.listens]
+        if listening:
+            for child in listening:
+                child.hang_up()
+            self._wait_for_ends(listening, HANG_UP_S)
         ladder = (
             (signal.SIGINT, INTERRUPT_S.get(name, 1.0)),
             (signal.SIGTERM, TERMINATE_S.get(name, 1.0)),
@@ -174,14 +229,18 @@ class Supervisor:
             if not alive:
                 break
             self._allocation.send(alive, number)
-            began = time.monotonic()
-            while self._any_alive(alive):
-                hurried = self._stop.times > 1 and number is not signal.SIGKILL
-                if time.monotonic() - began > (HASTE_S if hurried else patience_s):
-                    break
-                time.sleep(POLL_S)
+            self._wait_for_ends(alive, patience_s, hasty=number is not signal.SIGKILL)
         # Engines leave children behind when they are killed, and sometimes when they are not.
         self._allocation.send(children, signal.SIGKILL)
+
+    def _wait_for_ends(self, children: list[Child], patience_s: float, *, hasty: bool = True) -> None:
+        """Until all have ended, at most so long; shorter once a second stop request came, where haste is allowed."""
+        began = time.monotonic()
+        while self._any_alive(children):
+            hurried = self._stop.times > 1 and hasty
+            if time.monotonic() - began > (HASTE_S if hurried else patience_s):
+                break
+            time.sleep(POLL_S)
 
     def _any_alive(self, children: list[Child]) -> bool:
         """Whether one of them still runs; ends are put on record as they come."""

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynamo_mlperf.files import RunPaths
+from dynamo_mlperf.record import read_events
+from dynamo_mlperf.staging.manifest import load_manifest
 from tests.end_to_end.bench import Cluster, Place, answers, topology
 
 if TYPE_CHECKING:
@@ -81,6 +84,11 @@ def test_a_job_runs_on_four_nodes_with_their_own_addresses_and_disks(
         model_dir = by_process[worker]["argv"][by_process[worker]["argv"].index("--model-path") + 1]
         assert "model.safetensors.index.json" in cluster.on_node(by_process[worker]["host"], "ls", model_dir)
     assert engine_processes(cluster) == {}
+    staged = [event for event in read_events(RunPaths(run_dir)) if event["event"] == "staged"]
+    total_bytes = load_manifest(repository / "staging" / "tiny-qwen3-vl-moe.yaml").total_bytes
+    assert [event["bytes_from_store"] + event["bytes_from_peers"] for event in staged] == [total_bytes] * 4
+    assert total_bytes <= sum(event["bytes_from_store"] for event in staged) < 2 * total_bytes, "read once, passed on"
+    assert not (run_dir / "stage-peers.json").exists(), "holds a secret"
 
 
 def test_the_topology_file_may_change_after_submission(repository: Path, place: Place, cluster: Cluster) -> None:
