@@ -7,7 +7,7 @@ TOPOLOGY ?= topologies/demo.yaml
 REQUIRE ?=
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check setup assets lint types bench-peers bench-client proof-server scale bench-slurm clean bench-staging
+.PHONY: help demo test check setup assets lint types bench-peers bench-client proof-server scale bench-slurm bench-staging clean
 
 help:
 	@echo "make demo    set up, then serve, measure and judge topologies/demo.yaml on this machine"
@@ -76,9 +76,9 @@ scale: setup
 bench-slurm: setup
 	@$(BIN)/python -m tests.performance.slurm_overhead
 
-clean:
-	rm -rf $(VENV) assets .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
-
-# A 4 GiB model against cp, rsync and rclone, then four nodes from one store; some minutes, 10 GB of disk
+# A 4 GiB model against cp, rsync and rclone, then four nodes from one store; some minutes, 10 GB of disk.
 bench-staging: setup
 	@$(BIN)/python -m tests.performance.staging
+
+clean:
+	rm -rf $(VENV) assets .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import signal
 import subprocess
 import sys
@@ -44,7 +45,9 @@ class Controller:
         argv = (sys.executable, "-c", CONTROLLER, str(root), manner)
         self.popen = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
         assert self.popen.stdout is not None
-        assert self.popen.stdout.readline() == "up\n"
+        if self.popen.stdout.readline() != "up\n":
+            self.end()
+            raise AssertionError(f"the controller ended with {self.popen.returncode}")
 
     def end(self) -> None:
         """Whatever happened, it is gone and its scratch directory with it."""
@@ -60,7 +63,7 @@ def cancel(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_controller_of_the_named_run_ends_and_no_other(tmp_path: Path) -> None:
-    name = f"cancel-{tmp_path.name}-"
+    name = f"cancel-{secrets.token_hex(4)}-"  # its scratch directory outlives a test run that was killed
     one, two = Controller(tmp_path / "runs" / f"{name}1"), Controller(tmp_path / "runs" / f"{name}2")
     try:
         assert controller_of(f"{name}1") == one.popen.pid
@@ -80,9 +83,10 @@ def test_the_controller_of_the_named_run_ends_and_no_other(tmp_path: Path) -> No
 
 
 def test_what_does_not_end_is_said(tmp_path: Path) -> None:
-    stubborn = Controller(tmp_path / "runs" / f"stubborn-{tmp_path.name}", "ignore")
+    name = f"stubborn-{secrets.token_hex(4)}"
+    stubborn = Controller(tmp_path / "runs" / name, "ignore")
     try:
-        done = cancel(tmp_path, f"stubborn-{tmp_path.name}", "--timeout", "0.5")
+        done = cancel(tmp_path, name, "--timeout", "0.5")
         assert done.returncode == 3
         assert f"left: controller with pid {stubborn.popen.pid}, still stopping after 0.5 s" in done.stdout
     finally:
