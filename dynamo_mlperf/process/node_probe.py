@@ -7,6 +7,7 @@ directory are written and read. SHARED may be empty. Nothing it writes stays.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import mmap
 import os
@@ -128,15 +129,19 @@ def _own_file(directory: Path) -> Iterator[tuple[Path, bool]]:
     descriptor, name = tempfile.mkstemp(prefix=".doctor-", dir=directory)
     os.close(descriptor)
     try:
-        try:
-            os.close(os.open(name, os.O_WRONLY | os.O_DIRECT))
-            yield Path(name), True
-        except OSError as problem:
-            if problem.errno != 22:  # noqa: PLR2004 - EINVAL: no direct access here (open(2))
-                raise
-            yield Path(name), False
+        yield Path(name), _takes_direct_access(name)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _takes_direct_access(name: str) -> bool:
+    try:
+        os.close(os.open(name, os.O_WRONLY | os.O_DIRECT))
+    except OSError as problem:
+        if problem.errno != errno.EINVAL:  # no direct access here (open(2))
+            raise
+        return False
+    return True
 
 
 def _write(path: Path, size_bytes: int, *, direct: bool) -> tuple[int, float]:
