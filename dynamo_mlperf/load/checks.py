@@ -128,6 +128,10 @@ def counts(queries: Queries, log: LoadgenLog, client: Mapping[str, Any], setting
     if not planned == number == client["requests"]:
         got = f"{number} in queries.csv, {client['requests']} in client.json"
         reasons.append(Reason("queries that LoadGen issued", str(planned), got, "run the measurement again"))
+    named, failed = len(client["failed"]), sum(bool(error) for error in queries.errors)
+    if named > failed:
+        got = f"{failed} in queries.csv, {named} in client.json"
+        reasons.append(Reason("failed requests in both files", "the same", got, "copy the run directory again"))
     samples = settings.accuracy_sample_count if settings.mode == "accuracy" else settings.performance_sample_count
     if settings.sample_concatenate_permutation and number:
         drawn, times = np.unique(queries.samples, return_counts=True)

@@ -192,9 +192,9 @@ def _with_what_it_knew(verdict: Verdict, recorded: dict[str, Any]) -> Verdict:
     reasons = (*verdict.reasons, *(Reason(**{key: entry[key] for key in keys}) for entry in more))
     if recorded["verdict"] not in ("VALID", "INVALID"):
         raise ValueError(f"verdict {recorded['verdict']!r}")
-    if recorded["verdict"] == "INVALID" and not reasons:
+    if recorded["verdict"] == "INVALID" and not recorded["reasons"]:
         action = "copy the directory again: its verdict.json has lost its reasons"
-        reasons = (Reason("verdict of the run itself", "VALID", "INVALID", action),)
+        reasons = (*reasons, Reason("verdict of the run itself", "VALID", "INVALID", action))
     notes = (*verdict.notes, *(note for note in recorded.get("notes", ()) if note not in verdict.notes))
     name: VerdictName = "INVALID" if reasons else "VALID"
     if recorded["verdict"] != name:
@@ -212,6 +212,8 @@ def _unfinished(root: Path) -> Verdict:
     recorded = read_verdict(RunPaths(root))
     if recorded is None:
         raise MeasureError(f"the run in {root} did not come to its verdict", "wait for its end, or run it again")
+    if recorded["verdict"] != "FAILED":
+        raise MeasureError(f"{root} holds a run of ours without its {SPEC}", "copy the whole run directory")
     first = (
         recorded["reasons"][0] if recorded["reasons"] else {"got": "for no recorded reason", "action": "run it again"}
     )

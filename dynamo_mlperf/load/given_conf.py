@@ -15,6 +15,9 @@ from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.load.settings import LoadSettings
 from dynamo_mlperf.load.user_conf import parse_user_conf
 
+_TOO_MUCH = 1e11
+"""Nothing is that long or that many, and LoadGen is told it to the last digit."""
+
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
@@ -41,6 +44,10 @@ def _at_most(value: float, now: float) -> bool:
     return 0 < value <= now
 
 
+def _percentile(value: float, now: float) -> bool:
+    return now <= value < 100  # noqa: PLR2004 - percent
+
+
 def _the_same(value: float, now: float) -> bool:
     return value == now
 
@@ -50,7 +57,7 @@ _RULES = {
     "target_latency": _Rule("target_latency_ms", "{now:g} or less", _at_most),
     "ttft_latency": _Rule("ttft_ms", "{now:g} or less", _at_most),
     "tpot_latency": _Rule("tpot_ms", "{now:g} or less", _at_most),
-    "target_latency_percentile": _Rule("percentile", "{now:g} or more", _at_least, 0.01),
+    "target_latency_percentile": _Rule("percentile", "{now:g} or more, and less than 100", _percentile, 0.01),
     "use_token_latencies": _Rule("use_token_latencies", "{now:g}", _the_same),
     "min_duration": _Rule("min_duration_ms", "{now:g} or more", _at_least),
     "max_duration": _Rule("", "0: a run ends by its rules", _the_same),
@@ -95,11 +102,14 @@ def with_user_conf(settings: LoadSettings, path: Path) -> LoadSettings:
 def _with(settings: LoadSettings, path: Path, key: str, written: float) -> LoadSettings:
     rule = _RULES[key]
     holds = getattr(settings, rule.field) if rule.field else 0
-    if holds is None:
+    unjudged = key == "target_latency_percentile" and not settings.limits_ms
+    if holds is None or unjudged:
         raise ConfigError(
             f"{path}: {key} is {written:g}, and {settings.benchmark} {settings.scenario} is not judged by it",
             f"leave {key} out",
         )
+    if written >= _TOO_MUCH:
+        raise ConfigError(f"{path}: {key} is {written:g}", f"write less than {_TOO_MUCH:g}")
     now = round(float(holds) / rule.scale, 9)
     if not rule.allowed(written, now):
         action = "correct it, or lower the rules in reduced: (the result's class is then reduced)"

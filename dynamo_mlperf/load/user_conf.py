@@ -8,6 +8,7 @@ and the log's own `effective_*` values are what counts.
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.rules import BENCHMARKS, MIN_QUERY_COUNT, PERCENTILE, Benchmark
@@ -35,6 +36,12 @@ KEYS = (
 
 _FRACTIONAL = ("target_qps", "target_latency_percentile")
 """Keys whose value may have a fraction; LoadGen reads every other one as a whole number."""
+
+_NUMBERS = {
+    "number": re.compile(r"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?"),
+    "whole number": re.compile(r"[+-]?[0-9]{1,30}"),
+}
+"""As LoadGen reads them; Python reads more (`1_000`, digits of other scripts, nan)."""
 
 _OFFLINE_SLACK = 1.1
 """LoadGen makes an Offline query this much larger than rate times duration (its test settings' source)."""
@@ -133,10 +140,9 @@ def _setting(number: int, line: str, words: list[str], settings: LoadSettings) -
         hint = f"write {model}.{settings.loadgen_scenario}.{key} = {words[2]}"
         raise ConfigError(f"{start} (LoadGen's scenario is {settings.loadgen_scenario})", hint)
     kind = "number" if key in _FRACTIONAL else "whole number"
-    try:
-        return key, float(words[2]) if key in _FRACTIONAL else int(words[2])
-    except ValueError as error:
-        raise ConfigError(f"{start} ({words[2]!r} is no {kind})", f"write a {kind}") from error
+    if not _NUMBERS[kind].fullmatch(words[2]):
+        raise ConfigError(f"{start} ({words[2]!r} is no {kind})", f"write a {kind}")
+    return key, float(words[2]) if key in _FRACTIONAL else int(words[2])
 
 
 def expected_samples_per_query(settings: LoadSettings) -> int:

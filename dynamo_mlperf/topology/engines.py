@@ -55,6 +55,11 @@ def engine_problems(topology: Topology) -> list[Problem]:
     return [
         *_server_problems(topology),
         *(problem for name, role in topology.roles.present() for problem in _option_problems(topology, name, role)),
+        *(
+            Problem(("roles", name, "args", "load-format"), "dummy weights are random ones: no result is of the model")
+            for name, role in topology.roles.present()
+            if role.args.get("load-format") == "dummy"
+        ),
         *_pair_problems(topology),
     ]
 
@@ -141,6 +146,9 @@ def _option_problems(topology: Topology, name: str, role: Role) -> list[Problem]
         for key in role.engine_config
         if key in OWNED_OPTIONS
     ]
+    memory = role.args.get("free-gpu-memory-fraction")
+    if topology.engine == "trtllm" and memory is not None and not _is_share(memory):
+        found.append(Problem(("roles", name, "args", "free-gpu-memory-fraction"), "wanted a number from 0 to 1"))
     kv_cache = role.engine_config.get("kv_cache_config", {})
     if not isinstance(kv_cache, Mapping):
         return [*found, Problem((*place, "kv_cache_config"), "wanted a mapping")]
@@ -148,6 +156,10 @@ def _option_problems(topology: Topology, name: str, role: Role) -> list[Problem]
         text = "MLPerf forbids caching across queries, so the launcher always turns it off; leave it out"
         found.append(Problem((*place, "kv_cache_config", "enable_block_reuse"), text))
     return found + _transceiver_problems(place, role)
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
 
 
 def _transceiver_problems(place: tuple[str, ...], role: Role) -> list[Problem]:

@@ -28,6 +28,8 @@ FLAG_OWNERS: Mapping[str, str] = {
     "data-parallel-start-rank": "data_parallel sets it",
     "data-parallel-address": "data_parallel sets it",
     "data-parallel-rpc-port": "data_parallel sets it",
+    "data-parallel-hybrid-lb": "data_parallel sets it",
+    "data-parallel-external-lb": "data_parallel sets it",
     "dp": "data_parallel sets it",
     "dp-size": "data_parallel sets it",
     "enable-expert-parallel": "expert_parallel sets it",
@@ -39,6 +41,8 @@ FLAG_OWNERS: Mapping[str, str] = {
     "enable-attention-dp": "data_parallel with expert_parallel sets it",
     "attn-dp-size": "data_parallel with expert_parallel sets it",
     "pipeline-parallel-size": _DEGREE,
+    "prefill-context-parallel-size": _DEGREE,
+    "pcp": _DEGREE,
     "pp": _DEGREE,
     "pp-size": _DEGREE,
     "num-workers": "workers sets it",
@@ -68,6 +72,8 @@ FLAG_OWNERS: Mapping[str, str] = {
     "config": _OPTIONS,
     "disagg-config": _OPTIONS,
     "disagg-config-key": _OPTIONS,
+    "gpus-per-node": _LAUNCHER,
+    "backend": _LAUNCHER,
     "host": _LAUNCHER,
     "port": _LAUNCHER,
     "headless": _LAUNCHER,
@@ -90,7 +96,7 @@ _FLAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 _LIKE_A_FLAG = re.compile(r"-(?![0-9.])")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN_VARIABLES = re.compile(
-    r"DYN_.*|VLLM_NIXL_SIDE_CHANNEL_.*|VLLM_HOST_IP|SGLANG_HOST_IP|SGLANG_VLM_CACHE_SIZE_MB|CUDA_VISIBLE_DEVICES|ETCD_ENDPOINTS|SLURM_.*"
+    r"DYN_.*|VLLM_NIXL_SIDE_CHANNEL_.*|VLLM_HOST_IP|SGLANG_HOST_IP|SGLANG_VLM_CACHE_SIZE_MB|CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|ETCD_ENDPOINTS|SLURM_.*"
 )
 _SECRET_ENDINGS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS")
 _NO_SECRETS = (

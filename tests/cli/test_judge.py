@@ -110,3 +110,12 @@ def test_usage_ends_with_2(directory: Path, words: tuple[str, ...], text: str) -
     done = _judge(*(word.format(directory) for word in words))
     assert (done.returncode, done.stdout) == (2, "")
     assert text in done.stderr
+
+
+def test_what_files_hold_neither_steers_the_terminal_nor_stops_the_answer(directory: Path) -> None:
+    config = yaml.safe_load((directory / "config.yaml").read_text())
+    config["settings"]["load_pattern"]["type"] = "\ud800\x1b[31m\nVALID"
+    (directory / "config.yaml").write_text(json.dumps(config))
+    done = _judge(str(directory), "--scenario", "Interactive")
+    assert (done.returncode, done.stderr) == (5, "")
+    assert "got \\ud800\\x1b[31m\\nVALID\n" in done.stdout

@@ -35,6 +35,12 @@ def test_what_it_raises_is_in_the_settings(tmp_path: Path) -> None:
     assert parse_user_conf(user_conf(found), found)["min_duration"] == 900_000
 
 
+def test_offline_is_judged_by_no_percentile(tmp_path: Path) -> None:
+    offline = build_settings(benchmark("llama2-70b-99.9"), "Offline", 7, 24_576)
+    with pytest.raises(ConfigError, match="Offline is not judged by it"):
+        _given(tmp_path, "*.Offline.target_latency_percentile = 99.9\n", offline)
+
+
 @pytest.mark.parametrize(
     ("line", "text"),
     [
@@ -50,6 +56,10 @@ def test_what_it_raises_is_in_the_settings(tmp_path: Path) -> None:
         ("*.Server.target_latency = 100", "target_latency is 100, and llama2-70b-99.9 Server is not judged by it"),
         ("*.Server.target_latency_percentile = 97", "target_latency_percentile is 97, and this run wants 99 or more"),
         ("*.*.use_token_latencies = 0", "use_token_latencies is 0, and this run wants 1"),
+        ("*.Server.target_latency_percentile = 100", "99 or more, and less than 100"),
+        ("*.Server.target_latency_percentile = inf", "'inf' is no number"),
+        ("*.Server.min_duration = 600_001", "'600_001' is no whole number"),
+        ("*.Server.min_query_count = 99999999999999999999", "min_query_count is 1e+20"),
         ("*.Server.max_query_count = 100", "max_query_count is 100, and this run wants 0"),
         ("*.*.performance_sample_count_override = 100", "wants 24576 or more"),
         ("*.*.performance_sample_count_override = 30000", "and the data set has 24576 samples"),

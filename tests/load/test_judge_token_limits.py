@@ -11,10 +11,10 @@ import pytest
 
 from dynamo_mlperf.benchmark.rules import Reduction, benchmark
 from dynamo_mlperf.load.bodies import chat_body
-from dynamo_mlperf.load.directory import judge_directory
 from dynamo_mlperf.load.requests import write_requests
 from dynamo_mlperf.load.settings import build_settings
 from dynamo_mlperf.load.spec import MeasureSpec
+from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.record import Verdict
 from tests.fakes.oracle import Oracle, Script
 
@@ -33,7 +33,7 @@ def _measured(root: Path, script: Script) -> Verdict:
         argv = [sys.executable, "-m", "dynamo_mlperf.load.loadgen_process", str(root / "measure.json")]
         done = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    return judge_directory(root)
+    return judge(root / "loadgen", settings, None, "reduced", str(root))
 
 
 def test_eight_seconds_with_early_tokens_are_valid(tmp_path: Path) -> None:

@@ -24,6 +24,14 @@ REFUSED = [
     ("sglang", "args: {disagg-config: /x.yaml}", "engine_config"),
     ("trtllm", "args: {connector: kvbm}", "MLPerf forbids caching"),
     ("trtllm", "engine_config: {kv_connector_config: {connector_module: x}}", "MLPerf forbids caching"),
+    # Whose weights.
+    ("vllm", "args: {load-format: dummy}", "dummy weights are random ones"),
+    # Whose GPUs they are.
+    ("vllm", "args: {prefill-context-parallel-size: 2}", "tensor_parallel x data_parallel GPUs"),
+    ("vllm", "args: {data-parallel-external-lb: true}", "data_parallel sets it"),
+    ("trtllm", "args: {gpus-per-node: 2}", "the launcher sets it"),
+    ("vllm", "env: {HIP_VISIBLE_DEVICES: 0}", "the launcher sets it"),
+    ("trtllm", "args: {free-gpu-memory-fraction: [0.5]}", "wanted a number from 0 to 1"),
     # What the launcher merges into has to be a mapping, and KV moves by NIXL.
     ("trtllm", "engine_config: {cache_transceiver_config: null}", "wanted a mapping"),
     ("trtllm", "engine_config: {cache_transceiver_config: {backend: UCX}}", "KV cache always moves by NIXL"),
