@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dynamo_mlperf.tuning.probes import Answer, NoAnswer, SearchSettings
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
+_MOST = {"low": 1e6, "high": 1e6, "start": 1e6, "tolerance": 0.2, "duration_s": 1e7, "percentile": 99.999}
+_MOST |= {"min_queries": 1e9, "time_budget_s": 1e9}
 _FREE = ("time_budget_s", "overhead_s")
 """Settings that may differ when a search is resumed."""
 
@@ -115,9 +117,18 @@ def _settings(options: dict[str, Any]) -> SearchSettings:
     from dynamo_mlperf.errors import ConfigError
     from dynamo_mlperf.tuning.probes import SearchSettings
 
+    for name, most in _MOST.items():
+        if options[name] is not None and not options[name] <= most:  # NaN is not
+            raise ConfigError(f"--{name.replace('_', '-')} is {options[name]:g}", f"give at most {most:g}")
     percentile = options.pop("percentile") / 100.0
     settings = SearchSettings(percentile=percentile, **options)
     low, high, start = settings.low, settings.high, settings.start
+    if high is not None and high < settings.floor_qps:
+        raise ConfigError(
+            f"--high {high:g} is below {settings.floor_qps:.4g}: a run of {settings.duration_s:g} s at less holds "
+            f"fewer than the {settings.needed_queries} queries that it needs",
+            "raise --high or --duration-s",
+        )
     if low is not None and high is not None and low >= high:
         raise ConfigError(f"--low {low:g} is not below --high {high:g}", "swap them")
     if start is not None and not (low or 0.0) <= start <= (high or start):

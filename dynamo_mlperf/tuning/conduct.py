@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ExitCode, MeasureError
+from dynamo_mlperf.tuning.fit import within_limits
 from dynamo_mlperf.tuning.offline import judge_offline, measured_qps, next_offline_step
 from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe
 from dynamo_mlperf.tuning.progress import Judge, Verdict
@@ -94,7 +95,7 @@ class Conduct:
             self.records.keep(folder, record)
         else:
             self.records.keep_fault(folder, "stopped before its first line")
-        self.tell(f"{folder.name}: {_outcome(record)}{f' ({said.text})' if said.text else ''}")
+        self.tell(f"{folder.name}: {_outcome(record, self.settings)}{f' ({said.text})' if said.text else ''}")
         return record
 
 
@@ -102,11 +103,11 @@ def _spent(history: History) -> float:
     return sum(record.cost_s for record in history)
 
 
-def _outcome(record: ProbeRecord) -> str:
+def _outcome(record: ProbeRecord, settings: SearchSettings) -> str:
     """How a probe ended, for people."""
     if record.final is not None:
         over = ", ".join(f"{count} over {name}" for name, count in sorted(record.final.over.items()))
-        verdict = "VALID" if record.final.valid else "INVALID"
+        verdict = "VALID" if record.final.valid and within_limits(record, settings) else "INVALID"
         return f"{verdict} after {record.final.seconds:.0f} s: {record.final.n} queries, {over}"
     return f"{record.ended}, stopped after {record.seconds:.0f} s"
 

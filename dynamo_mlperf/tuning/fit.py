@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EVEN_ODDS_RISK = 0.08
 """Probability, at most, with which the rate to confirm may be one that a repeat fails with more than even odds."""
 _FADE_SHARE, _MARGIN = 0.7, 1.0
+_MOST_FADE = 0.04
 _EXPLORE = 0.43
 _BLIND_CENTRE_QPS, _BLIND_SIGMA = 30.0, 2.0
 _TOP_QPS = 300_000.0
@@ -48,7 +49,7 @@ class Outlook:
         Where few queries may be over, passing fades out over a range of rates that is wider than any tolerance, and
         no two repeats would agree on a point within it: then it is a share of that range.
         """
-        return max(tolerance, _FADE_SHARE * math.log(self.even / self.rate))
+        return max(tolerance, min(_FADE_SHARE * math.log(self.even / self.rate), _MOST_FADE))
 
 
 def prior_of(settings: SearchSettings) -> Prior:

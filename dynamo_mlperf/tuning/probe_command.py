@@ -36,6 +36,8 @@ GRACE_S = 10.0
 FAULT_GRACE_S = 3.0
 """The same for a probe that is at fault."""
 _POLL_S = 0.01
+_MOST_LINES = 5000
+"""Lines that count of a run of the planned length."""
 _LAST_WORDS = 300
 
 
@@ -107,6 +109,7 @@ class _Run:
         self._final: Final | None = None
         self._lines, self._rest = 0, b""
         self._last_t_s = 0.0
+        self._seen: Sample | None = None
 
     def follow(self, look: Look, stop: StopFlag) -> ProbeRecord:
         """Read until the program ends or is stopped."""
@@ -148,9 +151,11 @@ class _Run:
         if isinstance(value, Final):
             self._final = value
             return None
-        check_order(self._samples[-1] if self._samples else None, value)
+        check_order(self._seen, value)
+        self._seen, self._last_t_s = value, value.t_s
+        if self._samples and value.t_s - self._samples[-1].t_s < self._probe.planned_s / _MOST_LINES:
+            return None  # each line is judged with all before it: too many take longer to judge than to measure
         self._samples.append(value)
-        self._last_t_s = value.t_s
         verdict = look(replace(self._record, samples=tuple(self._samples)))
         return self._ended(verdict.stop) if verdict.stop else None
 

@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
+import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.files import write_json
 from dynamo_mlperf.tuning.probe_command import STREAM
-from dynamo_mlperf.tuning.probes import Final, ProbeRecord, Sample
+from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample
 from dynamo_mlperf.tuning.stream import ProbeFault, check_order, parse_line
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from dynamo_mlperf.tuning.probes import History, Probe
+    from dynamo_mlperf.tuning.probes import History
 
 _RECORD, _FAULT, _PLAN, _SETTINGS, _ANSWER = "record.json", "fault.json", "plan.json", "search.json", "answer.json"
 
@@ -72,7 +75,7 @@ class RecordDirectory:
         if not path.exists():
             if any(self.root.glob("probe-*")):
                 raise ConfigError(f"{self.root} holds probes but no {_SETTINGS}", "name an empty --record-dir")
-            write_json(path, settings)
+            _write(path, settings)
             return
         known = _load(path)
         differ = [key for key in sorted({*known, *settings}) if known.get(key) != settings.get(key)]
@@ -86,47 +89,85 @@ class RecordDirectory:
     def history(self) -> History:
         """The probes that count, in order; one that was cut off counts as far as its stream was written."""
         records: list[ProbeRecord] = []
-        for folder in sorted(self.root.glob("probe-*")):
+        for folder in sorted(self._folders()):
             if (folder / _RECORD).exists():
-                records.append(_from_json(_load(folder / _RECORD)))
+                records.append(_read(folder / _RECORD, _from_json))
             elif not (folder / _FAULT).exists():
                 cut = _recover(folder, sum(record.cost_s for record in records))
                 if cut is None:
-                    write_json(folder / _FAULT, {"fault": "cut off before its first line"})
+                    _write(folder / _FAULT, {"fault": "cut off before its first line"})
                 else:
                     self.keep(folder, cut)
                     records.append(cut)
         return tuple(records)
 
+    def _folders(self) -> list[Path]:
+        """The folders of probes; what else a person has put there is left alone."""
+        found = self.root.glob("probe-*")
+        return [folder for folder in found if re.fullmatch(r"probe-[0-9]+", folder.name) and folder.is_dir()]
+
     def new_folder(self, probe: Probe) -> Path:
         """The folder of the next probe, with its plan."""
-        taken = [int(folder.name.rpartition("-")[2]) for folder in self.root.glob("probe-*")]
+        taken = [int(folder.name.rpartition("-")[2]) for folder in self._folders()]
         folder = self.root / f"probe-{max(taken, default=0) + 1:03d}"
-        folder.mkdir()
-        write_json(folder / _PLAN, asdict(probe))
+        try:
+            folder.mkdir()
+        except OSError as problem:
+            raise _unwritten(folder, problem) from problem
+        _write(folder / _PLAN, asdict(probe))
         return folder
 
     def keep(self, folder: Path, record: ProbeRecord) -> None:
         """Record a probe that has ended."""
-        write_json(folder / _RECORD, _to_json(record))
+        _write(folder / _RECORD, _to_json(record))
 
     def keep_fault(self, folder: Path, fault: str) -> None:
         """Record that a probe did not measure."""
-        write_json(folder / _FAULT, {"fault": fault})
+        _write(folder / _FAULT, {"fault": fault})
 
     def keep_answer(self, answer: dict[str, Any]) -> None:
         """Record the end of the search."""
-        write_json(self.root / _ANSWER, answer)
+        _write(self.root / _ANSWER, answer)
 
 
 def _load(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text())
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise ConfigError(f"{path} is no JSON: {problem}", "name another --record-dir") from problem
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}", "name another --record-dir") from problem
     if not isinstance(value, dict):
         raise ConfigError(f"{path} is no JSON object", "name another --record-dir")
     return value
+
+
+def _read(path: Path, made: Callable[[dict[str, Any]], ProbeRecord | Probe]) -> Any:  # noqa: ANN401 - what is made
+    """What a file of a probe says; one that was edited or damaged is no ground for an answer.
+
+    Raises:
+        ConfigError: It is not what a search wrote.
+    """
+    try:
+        found = made(_load(path))
+        if not (0 < found.rate < math.inf and 0 < found.planned_s < math.inf):
+            raise ValueError(f"a rate of {found.rate} for {found.planned_s} s")  # noqa: TRY301 - as its neighbours are
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        raise ConfigError(f"{path} is not as a search wrote it: {problem!r}", "name another --record-dir") from problem
+    return found
+
+
+def _write(path: Path, value: Any) -> None:  # noqa: ANN401 - anything that JSON can carry
+    try:
+        write_json(path, value)
+    except OSError as problem:
+        raise _unwritten(path, problem) from problem
+
+
+def _unwritten(path: Path, problem: OSError) -> SetupError:
+    return SetupError(
+        f"{path} cannot be written: {problem.strerror}", "make room there; the same command then resumes the search"
+    )
 
 
 def _to_json(record: ProbeRecord) -> dict[str, Any]:
@@ -138,14 +179,20 @@ def _to_json(record: ProbeRecord) -> dict[str, Any]:
 def _from_json(value: dict[str, Any]) -> ProbeRecord:
     samples = tuple(Sample(*each) for each in value.pop("samples"))
     final = value.pop("final")
-    return ProbeRecord(**value, samples=samples, final=Final(**final) if final else None)
+    record = ProbeRecord(**value, samples=samples, final=Final(**final) if final else None)
+    counts = [count for each in samples for count in (each.t_s, each.issued, each.completed, *each.over.values())]
+    counts += [record.begin_s, record.cost_s]
+    counts += [record.final.n, record.final.seconds, *record.final.over.values()] if record.final else []
+    if not all(0 <= count < math.inf for count in counts):
+        raise ValueError("a count or a time that is none")
+    return record
 
 
 def _recover(folder: Path, begin_s: float) -> ProbeRecord | None:
     """The record of a probe whose search was killed: what its stream holds up to the first line that is cut."""
     if not (folder / _PLAN).exists() or not (folder / STREAM).exists():
         return None
-    plan = _load(folder / _PLAN)
+    plan: Probe = _read(folder / _PLAN, lambda value: Probe(**value))
     samples: list[Sample] = []
     for number, line in enumerate((folder / STREAM).read_text(errors="replace").split("\n"), 1):
         try:
@@ -158,12 +205,12 @@ def _recover(folder: Path, begin_s: float) -> ProbeRecord | None:
     if not samples:
         return None
     return ProbeRecord(
-        plan["rate"],
-        plan["planned_s"],
+        plan.rate,
+        plan.planned_s,
         tuple(samples),
         "interrupted",
         None,
         begin_s,
         samples[-1].t_s,
-        plan["purpose"],
+        plan.purpose,
     )

@@ -17,7 +17,7 @@ from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, extra_s
 
 if TYPE_CHECKING:
     from dynamo_mlperf.tuning.fit import Outlook
-    from dynamo_mlperf.tuning.probes import History, SearchSettings, Step
+    from dynamo_mlperf.tuning.probes import History, ProbeRecord, SearchSettings, Step
 
 _SURE = 1.0
 """Doubt below this many times the closeness that is wanted: the next probe is meant to confirm."""
@@ -27,6 +27,9 @@ _GALLOP = 6.0
 _EXPECTED_GOOD = 0.985
 _PATIENCE, _MOST_CERTIFIED, _MOST_WHOLE, _MOST_PROBES = 10, 3, 5, 40
 _MOST_OTHERWISE_INVALID = 3
+_CLOSE = 1.25
+"""A certified rate this factor or less below one that failed has been looked for closely enough."""
+_CLIMB = 2.0
 
 
 def next_step(history: History, settings: SearchSettings) -> Step:
@@ -41,6 +44,14 @@ def next_step(history: History, settings: SearchSettings) -> Step:
             f"(the last one at {refused[-1].rate:.4g} QPS)",
             "look into that probe's own log: failed requests or a rule other than latency",
         )
+    empty = [each for each in history if each.final and each.final.n < 0.5 * settings.needed_queries <= _expected(each)]
+    if len(empty) >= _MOST_OTHERWISE_INVALID:
+        return NoAnswer(
+            "too few queries",
+            f"{len(empty)} full runs ended with too few queries for a verdict, {settings.needed_queries} are needed "
+            f"(the last one was asked for {empty[-1].rate:.4g} QPS)",
+            "look into that probe's own log: it does not issue what it is asked for",
+        )
     fit = Fit(history, settings, sum(record.cost_s for record in history))
     outlook, binding = fit.outlook()
     return (
@@ -50,6 +61,11 @@ def next_step(history: History, settings: SearchSettings) -> Step:
         or _repeat(history, settings)
         or _next_probe(history, settings, outlook)
     )
+
+
+def _expected(record: ProbeRecord) -> float:
+    """Half of the queries that a run at its rate should have."""
+    return 0.5 * record.rate * record.planned_s
 
 
 def _first_rate(settings: SearchSettings) -> float:
@@ -83,18 +99,34 @@ def _accepted(history: History, settings: SearchSettings, fit: Fit, outlook: Out
     """The highest certified rate, if a repeat would pass there and nothing higher is in reach."""
     certified = [index for index, record in enumerate(history) if certifies(record, settings)]
     whole = sum(record.ended == "complete" for record in history)
-    enough = len(certified) >= _MOST_CERTIFIED or whole >= _MOST_WHOLE or len(history) >= 2 * _PATIENCE
+    ceiling = _ceiling(history, settings)
+    close = [index for index in certified if history[index].rate * _CLOSE >= ceiling]
+    tired = len(history) >= 2 * _PATIENCE
+    enough = len(close) >= _MOST_CERTIFIED or bool(close and whole >= _MOST_WHOLE) or tired
     for index in sorted(certified, key=lambda each: (-history[each].rate, each)):
         rate = history[index].rate
         if fit.holds_probability(rate) < (0.5 if enough else _HOLDS):
             continue
         top = settings.high is not None and rate >= 0.9999 * settings.high
         near = math.log(outlook.rate / rate) <= _TOO_LOW * outlook.closeness(settings.tolerance)
-        return _answer(history, index, fit, outlook, binding, top=top) if top or near or enough else None
+        located = top or near or rate * _CLOSE >= ceiling
+        if not (top or near or enough):
+            return None
+        return replace(_answer(history, index, fit, outlook, binding, top=top), located=located)
     if certified and whole >= 2 * _MOST_WHOLE:  # the system does not repeat itself: the one it kept best
         best = max(certified, key=lambda each: fit.holds_probability(history[each].rate))
         return _answer(history, best, fit, outlook, binding, top=False)
     return None
+
+
+def _ceiling(history: History, settings: SearchSettings) -> float:
+    """The lowest rate that was seen to fail; without one nothing bounds the answer from above."""
+    failed = [
+        record.rate
+        for record in history
+        if record.ended in {"cannot pass", "unlikely to pass"} or (record.final and not certifies(record, settings))
+    ]
+    return min(failed, default=math.inf)
 
 
 def _answer(history: History, index: int, fit: Fit, outlook: Outlook, binding: str, *, top: bool) -> Answer:
@@ -137,6 +169,10 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
     sure = outlook.doubt <= _SURE * outlook.closeness(settings.tolerance)
     rate = outlook.confirm if sure else outlook.rate * math.exp(-settings.tolerance)
     rate = min(rate, _GALLOP * max(record.rate for record in history))
+    if len(certified) > 1 and _ceiling(history, settings) == math.inf and rate < _CLIMB * max(certified):
+        # Some systems have a few queries over the limit at any rate: the fitted line is then flat and says little.
+        rate = _CLIMB * max(certified)
+        return _probe(_within(rate, settings), settings, history, "to find a rate that fails")
     if sure and certified and abs(math.log(rate / certified[-1])) < 0.3 * settings.tolerance:
         rate = certified[-1] * math.exp(math.copysign(0.5 * settings.tolerance, rate - certified[-1]))
     purpose = "to confirm" if sure else f"to locate (within {100 * outlook.doubt:.1f} % so far)"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from dynamo_mlperf.tuning.probes import Final, Sample
 
 _SHOWN = 120
+_MOST_S, _MOST_COUNT = 1e9, 10**15
 
 
 class ProbeFault(Exception):
@@ -25,7 +25,7 @@ def parse_line(line: str, number: int) -> Sample | Final | None:
         return None
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ProbeFault(f"line {number} of its stdout is no JSON: {line.strip()[:_SHOWN]!r}") from None
     if not isinstance(value, dict):
         raise ProbeFault(f"line {number} of its stdout is no JSON object: {line.strip()[:_SHOWN]!r}")
@@ -62,17 +62,16 @@ def _final(value: dict[str, Any]) -> Final:
 
 
 def _seconds(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_S:
         raise ValueError(f"{name} is no time in seconds")
     return float(value)
 
 
 def _count(value: object, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= value <= _MOST_COUNT or value != int(value):  # type: ignore[operator, call-overload]
         raise ValueError(f"{name} is no count")
-    if value < 0 or value != int(value):
-        raise ValueError(f"{name} is no count")
-    return int(value)
+    return int(value)  # type: ignore[call-overload, no-any-return]
 
 
 def _counts(value: object) -> dict[str, int]:

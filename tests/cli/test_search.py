@@ -186,3 +186,23 @@ def test_no_shell_sees_the_command(repository: Path, tmp_path: Path) -> None:
     done = _search(repository, f"--refuse ; touch {trap}", *RANGE)
     assert done.returncode == 4
     assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--high", "nan"),
+        ("--low", "nan"),
+        ("--high", "inf"),
+        ("--tolerance", "nan"),
+        ("--percentile", "nan"),
+        ("--percentile", "99.99999999"),
+        ("--duration-s", "inf"),
+        ("--min-queries", "9" * 23),
+        ("--high", "1e-9"),
+    ],
+)
+def test_numbers_that_no_search_can_use_are_refused(repository: Path, arguments: tuple[str, str]) -> None:
+    done = _search(repository, "--capacity 40", *arguments)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert arguments[0] in done.stderr

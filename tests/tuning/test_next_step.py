@@ -185,3 +185,39 @@ def test_a_system_that_contradicts_itself_still_gets_a_full_run() -> None:
     lower = _probe((*history, again, again))
     assert lower.must_finish
     assert lower.rate < step.rate
+
+
+def test_three_good_runs_are_no_answer_while_nothing_has_failed() -> None:
+    """A few queries over the limit at any rate make the fitted line flat; the estimate then says little."""
+    settings = SearchSettings(duration_s=120.0)
+    history: History = ()
+    for rate in (93.0, 108.0, 136.0):
+        spent_s = sum(each.cost_s for each in history)
+        history += (record(rate, 0.0006, seconds=120, planned_s=120, begin_s=spent_s),)
+    assert _probe(history, settings).rate >= 2 * 136.0
+
+
+def test_a_system_that_takes_any_rate_is_searched_to_the_top_of_the_range() -> None:
+    settings = SearchSettings(high=1000.0, duration_s=30.0)
+    history: History = ()
+    while isinstance(step := next_step(history, settings), Probe):
+        assert len(history) < 12
+        history += (record(step.rate, 0.0, seconds=30, planned_s=30, begin_s=45.0 * len(history)),)
+    assert isinstance(step, Answer)
+    assert (step.rate, step.located) == (1000.0, True)
+
+
+def test_one_good_run_far_below_the_estimate_is_no_answer() -> None:
+    settings = SearchSettings(duration_s=120.0)
+    assert isinstance(next_step((record(30.0, 0.0006, seconds=120, planned_s=120),), settings), Probe)
+
+
+def test_full_runs_without_queries_end_the_search() -> None:
+    """A probe that issues nothing is no system that is too slow, and asking it again does not help."""
+    nothing = Final(valid=True, n=0, over={"ttft": 0}, seconds=600.0)
+    idle = dataclasses.replace(record(50.0, 0.0), samples=(Sample(300.0, 0, 0, {"ttft": 0}),), final=nothing)
+    assert isinstance(next_step((idle, idle), RANGE), Probe)
+    step = next_step((idle, idle, idle), RANGE)
+    assert isinstance(step, NoAnswer)
+    assert step.kind == "too few queries"
+    assert "3 full runs ended with too few queries" in step.reason

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.tuning.probe_command import STREAM
 from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample
 from dynamo_mlperf.tuning.records import RecordDirectory
@@ -78,3 +78,45 @@ def test_what_is_no_record_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken" / "search.json").write_text("{")
     with pytest.raises(ConfigError, match="is no JSON"):
         RecordDirectory(tmp_path / "broken", SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"rate": "x"},
+        {"rate": 0},
+        {"samples": [1]},
+        {"samples": [[5.0, 200, -190, {}]]},
+        {"final": {"n": 3}},
+        {"more": 1},
+        {"cost_s": None},
+    ],
+)
+def test_an_edited_record_is_no_ground_for_an_answer(records: RecordDirectory, damage: dict[str, object]) -> None:
+    folder = records.new_folder(PROBE)
+    records.keep(folder, ProbeRecord(40.0, 600.0, (Sample(5.0, 200, 190, {"ttft": 1}),), "too low"))
+    path = folder / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(ConfigError, match=r"record\.json is not as a search wrote it"):
+        _again(records).history()
+
+
+def test_an_edited_plan_is_refused_and_what_is_no_probe_is_left_alone(records: RecordDirectory) -> None:
+    folder = records.new_folder(PROBE)
+    (folder / STREAM).write_text(LINE)
+    (records.root / "probe-notes").mkdir()
+    (records.root / "probe-999").touch()
+    assert len(records.history()) == 1
+    assert records.new_folder(PROBE).name == "probe-002"
+    (folder / "record.json").unlink()
+    (folder / "plan.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"plan\.json is not as"):
+        _again(records).history()
+
+
+def test_a_record_that_cannot_be_written_is_named(records: RecordDirectory) -> None:
+    folder = records.new_folder(PROBE)
+    (folder / "fault.json").mkdir()
+    with pytest.raises(SetupError, match=r"fault\.json cannot be written") as caught:
+        records.keep_fault(folder, "it hangs")
+    assert "resumes" in caught.value.action

@@ -23,6 +23,9 @@ def test_lines_as_agreed() -> None:
     [
         ("Loading model ...", "line 4 of its stdout is no JSON: 'Loading model ...'"),
         ("[1]", "is no JSON object"),
+        ("[" * 100_000, "is no JSON"),
+        ('{"t_s": 1e308, "issued": 2, "completed": 1, "over_limit": {}}', "t_s is no time"),
+        ('{"t_s": 5, "issued": 1' + "0" * 400 + ', "completed": 1, "over_limit": {}}', "issued is no count"),
         ("null", "is no JSON object"),
         ('{"t_s": 5, "issued": 2, "completed": 1}', "lacks 'over_limit'"),
         ('{"t_s": NaN, "issued": 2, "completed": 1, "over_limit": {}}', "t_s is no time"),
