@@ -94,7 +94,11 @@ class TransferEvidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict of one run; `as_json` gives the keys of `run --json` and of `verdict.json`."""
+    """The verdict of one run; `as_json` gives the keys of `run --json` and of `verdict.json`.
+
+    `model` is the served model's name by the topology: a benchmark's rules also apply to a model that is not its own.
+    It is empty where nobody knows it.
+    """
 
     verdict: VerdictName
     result_class: ResultClass
@@ -112,6 +116,7 @@ class Verdict:
     latency_p99_ms: Mapping[str, ConstraintLatency] = field(default_factory=dict)
     transfer: TransferEvidence | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as plain JSON values.
@@ -127,6 +132,7 @@ class Verdict:
             "notes": list(self.notes),
             "benchmark": self.benchmark,
             "scenario": self.scenario,
+            "model": self.model or None,
             "target_qps": self.target_qps,
             "completed_qps": self.completed_qps,
             "tokens_per_second": self.tokens_per_second,

@@ -12,13 +12,13 @@ from dynamo_mlperf.errors import ExitCode, MeasureError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dynamo_mlperf.record import Verdict
+    from dynamo_mlperf.record import TransferEvidence, Verdict
 
 _CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
 
 
 @click.command("judge", short_help="Judge a test from its directory alone: ours, any LoadGen's, endpoints'.")
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory")
 @click.option("--benchmark", help="Benchmark, as `schema rules` names it; left out, found from path or settings.")
 @click.option("--scenario", help="Offline, Server or Interactive; left out, found from path or settings.")
 @click.option(
@@ -26,23 +26,26 @@ _CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCod
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON, with the keys of verdict.json.")
 def command(
-    directory: Path, benchmark: str | None, scenario: str | None, round_name: str | None, *, as_json: bool
+    directory: str, benchmark: str | None, scenario: str | None, round_name: str | None, *, as_json: bool
 ) -> int:
     """Judge the test in DIRECTORY offline: a run directory, or what any LoadGen or endpoints wrote.
 
+    A run below runs/ can also be named as `status` names it: by its name, the beginning of just one, or its job's id.
     A run of ours is judged by the settings that it was made with; anything else by the full rules of a round. The
     exit code is 0 for VALID, 5 for INVALID, and 4 where there is no measurement to judge.
     """
     import json
 
+    from dynamo_mlperf.cli.run_directory import run_directory
     from dynamo_mlperf.load.directory import Wanted, failed_verdict, judge_directory
 
+    place = Path(directory) if "/" in directory else run_directory(directory)
     try:
-        verdict = judge_directory(directory, Wanted(benchmark, scenario, round_name))
+        verdict = judge_directory(place, Wanted(benchmark, scenario, round_name))
     except MeasureError as error:
         if not as_json:
             raise
-        verdict = failed_verdict(directory, error)
+        verdict = failed_verdict(place, error)
     click.echo(json.dumps(verdict.as_json(), indent=2) if as_json else "\n".join(map(_printable, lines(verdict))))
     return _CODES[verdict.verdict]
 
@@ -52,20 +55,37 @@ def _printable(line: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
+def _proof(moved: TransferEvidence) -> str:
+    from dynamo_mlperf.report import quantities as q
+
+    prefilled = f"{q.count(moved.remote_prefills)} of {q.count(moved.requests)} prefilled remotely"
+    if moved.proof != "kv-counters":
+        return f"{prefilled} (proof: {moved.proof})"
+    failed = f"{q.count(moved.failed_transfers)} failed"
+    return f"{prefilled}, {q.size(moved.kv_bytes)} of KV in {q.many(moved.transfers, 'transfer')}, {failed}"
+
+
 def lines(verdict: Verdict) -> Iterator[str]:
     """The verdict for people: what it is of, each reason, the figures, then the notes."""
-    yield f"{verdict.verdict} ({verdict.result_class}): {verdict.benchmark} {verdict.scenario}, {verdict.run_dir}"
+    from dynamo_mlperf.report import quantities as q
+
+    model = f"model {verdict.model}, " if verdict.model not in ("", verdict.benchmark) else ""
+    what = f"{verdict.benchmark} {verdict.scenario}, {model}{verdict.run_dir}"
+    yield f"{verdict.verdict} ({verdict.result_class}): {what}"
     for reason in verdict.reasons:
         yield f"  {reason.check}: wanted {reason.wanted}, got {reason.got}"
         yield f"    {reason.action}"
+    unit = "samples/s" if verdict.scenario == "Offline" else "queries/s"
     figures = [f"{verdict.requests} requests"]
     if verdict.duration_s is not None:
         figures.append(f"{verdict.duration_s:.1f} s")
     if verdict.completed_qps is not None:
-        figures.append(f"{verdict.completed_qps:.6g}/s")
+        figures.append(f"{q.rate(verdict.completed_qps)} {unit}")
     if verdict.tokens_per_second is not None:
-        figures.append(f"{verdict.tokens_per_second:.6g} tokens/s")
+        figures.append(f"{q.rate(verdict.tokens_per_second)} tokens/s")
     yield f"  {', '.join(figures)}"
+    if verdict.transfer is not None and verdict.transfer.disaggregated and verdict.transfer.proof != "none":
+        yield f"  disaggregation: {_proof(verdict.transfer)}"
     for name, latency in verdict.latency_p99_ms.items():
         stopped = "" if latency.early_stopping is None else f", early stopping {latency.early_stopping:.1f} ms"
         allowed = max(0, latency.over_limit_allowed)

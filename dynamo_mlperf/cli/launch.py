@@ -18,7 +18,7 @@ from dynamo_mlperf.job.workload import check_workload
 from dynamo_mlperf.report.summary import print_summary
 from dynamo_mlperf.report.terminal import near
 from dynamo_mlperf.serving.workers import check_launchable
-from dynamo_mlperf.site import load_site
+from dynamo_mlperf.site import load_site, refuse_unfilled
 from dynamo_mlperf.topology.capacity import scaled
 from dynamo_mlperf.topology.memory import memory_of
 from dynamo_mlperf.topology.plan import make_plan
@@ -49,10 +49,13 @@ class Launch:
     nodes: int | None = None
 
 
-def prepare(file: Path, site: str | None, base_dir: Path, nodes: int | None = None) -> tuple[Topology, Plan, Site]:
+def prepare(
+    file: Path, site: str | None, base_dir: Path, nodes: int | None = None, *, from_afar: bool = False
+) -> tuple[Topology, Plan, Site]:
     """Read the file and plan it; all that can be refused before a job is refused here.
 
-    With `nodes`, workers scale in proportion to that node count, and the topology that comes back says so.
+    With `nodes`, workers scale in proportion to that node count, and the topology that comes back says so. With
+    `from_afar` the job runs elsewhere: a data set or manifest that is not there is left to it, and said on stderr.
 
     Raises:
         ConfigError: The file, the site, the data set or the manifest cannot be used, or does not fit.
@@ -64,9 +67,11 @@ def prepare(file: Path, site: str | None, base_dir: Path, nodes: int | None = No
     check_launchable(topology, plan)
     memory_of(topology, base_dir)  # refuses what cannot load
     place = load_site(site or topology.site, base=base_dir)
-    if (unknown := check_workload(topology, base_dir)) is not None:
-        click.echo(f"warning: not checked: {unknown}", err=True)
-    read_manifest(topology, base_dir)
+    if (unknown := check_workload(topology, base_dir, from_afar=from_afar)) is not None:
+        click.echo(f"{'note' if from_afar else 'warning'}: not checked: {unknown}", err=True)
+    if not from_afar:
+        refuse_unfilled(site or topology.site, base_dir)
+        read_manifest(topology, base_dir)
     return topology, plan, place
 
 
@@ -117,5 +122,6 @@ def verdict_line(verdict: Verdict) -> str:
     unit = "samples/s" if verdict.scenario == "Offline" else "queries/s"
     figure = f" {verdict.completed_qps:.2f} {unit}" if verdict.completed_qps is not None else ""
     why = f" ({verdict.reasons[0].check})" if verdict.reasons else ""
-    what = f"{verdict.benchmark} {verdict.scenario}{figure}"
+    model = f", model {verdict.model}" if verdict.model not in ("", verdict.benchmark) else ""
+    what = f"{verdict.benchmark} {verdict.scenario}{figure}{model}"
     return f"{verdict.verdict}{why} [{verdict.result_class}] {what}  {near(verdict.run_dir)}"

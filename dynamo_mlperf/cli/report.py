@@ -8,8 +8,6 @@ import click
 
 from dynamo_mlperf.errors import ConfigError
 
-RUNS = Path("runs")
-
 
 @click.command("report", short_help="Show what a run measured; write its HTML page.")
 @click.argument("run")
@@ -19,12 +17,14 @@ RUNS = Path("runs")
 def command(run: str, html: Path | None, *, no_html: bool, as_json: bool) -> None:
     """Show what RUN measured, and write one self-contained HTML page.
 
-    RUN is a run directory, or the name of one under runs/. The page goes to report.html in the run directory unless
-    --html names another place. A run that failed, or is still running, is reported as far as it came. The exit code
-    is 0 whenever a report could be made; the verdict's own code is that of the run.
+    RUN is a run directory, the name of one under runs/ or the beginning of just one, or the id of a job. The page
+    goes to report.html in the run directory unless --html names another place. A run that failed, or is still
+    running, is reported as far as it came. The exit code is 0 whenever a report could be made; the verdict's own
+    code is that of the run.
     """
     from rich.console import Console
 
+    from dynamo_mlperf.cli.run_directory import run_directory
     from dynamo_mlperf.report.facts import facts_of
     from dynamo_mlperf.report.page import write_page
     from dynamo_mlperf.report.run_data import read_run
@@ -32,7 +32,7 @@ def command(run: str, html: Path | None, *, no_html: bool, as_json: bool) -> Non
 
     if html is not None and no_html:
         raise ConfigError("--html and --no-html exclude each other", "leave one of them out")
-    data = read_run(_run_directory(run))
+    data = read_run(run_directory(run))
     if as_json:
         import json
 
@@ -42,17 +42,3 @@ def command(run: str, html: Path | None, *, no_html: bool, as_json: bool) -> Non
     if not no_html:
         page = write_page(data, html or data.paths.report)
         click.echo(f"Report: {page}", err=True)
-
-
-def _run_directory(run: str) -> Path:
-    """The directory that `run` names: a path, else a name under runs/."""
-    for candidate in (Path(run), RUNS / run):
-        if candidate.is_dir():
-            return candidate
-    known = sorted(entry.name for entry in RUNS.iterdir() if entry.is_dir()) if RUNS.is_dir() else []
-    raise ConfigError(
-        f"there is no run directory {run}, and none of that name under {RUNS}/",
-        f"one of the latest: {', '.join(known[-5:])}"
-        if known
-        else "name the directory that `dynamo-mlperf run` printed",
-    )

@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, SetupError, Stopped
@@ -299,7 +299,8 @@ class _Run:
         with _phase(job, "judge"):
             verdict = judge(job.paths.load, workload.settings, transfer, job.result_class, str(job.paths.root))
             slow = json.loads(job.paths.evidence.read_text())["stragglers"]
-            return told(verdict, deployment.losses.found, slow)
+            named = replace(verdict, model=job.topology.model.name)
+            return told(named, deployment.losses.found, slow)
 
 
 def _failed(job: Job, problem: DynamoMlperfError, check: str = "run") -> Verdict:
@@ -319,4 +320,5 @@ def _failed(job: Job, problem: DynamoMlperfError, check: str = "run") -> Verdict
         str(job.paths.root),
         reasons=(reason,),
         target_qps=measure_block.target_qps,
+        model=job.topology.model.name,
     )

@@ -200,7 +200,8 @@ def _with_what_it_knew(verdict: Verdict, recorded: dict[str, Any]) -> Verdict:
     if recorded["verdict"] != name:
         note = f"the run itself recorded {recorded['verdict']}: the directory was changed, or the rules here were"
         notes = (*notes, note)
-    return dataclasses.replace(verdict, verdict=name, reasons=reasons, notes=notes)
+    model = str(recorded.get("model") or "")
+    return dataclasses.replace(verdict, verdict=name, reasons=reasons, notes=notes, model=model)
 
 
 def _unfinished(root: Path) -> Verdict:

@@ -109,6 +109,7 @@ class Figures:
     class_meaning: str
     benchmark: str
     scenario: str
+    model: str
     reasons: tuple[Reason, ...]
     notes: tuple[str, ...]
     target_qps: float | None
@@ -145,6 +146,7 @@ def derive_figures(run: RunData) -> Figures:
         class_meaning=_CLASS_MEANING.get(result_class, ""),
         benchmark=str(verdict.get("benchmark") or ""),
         scenario=scenario,
+        model=str(verdict.get("model") or ""),
         reasons=tuple(_reason(entry) for entry in as_list(verdict.get("reasons"))),
         notes=tuple(str(note) for note in as_list(verdict.get("notes"))),
         target_qps=q.number_or_none(verdict.get("target_qps")),

@@ -94,6 +94,8 @@ def _headline(run: RunData, figures: Figures, console: Console) -> None:
     if run.layout is not None:
         where = f"{q.many(len(run.layout.nodes), 'node')}, {q.many(run.layout.gpus, run.layout.unit)}"
         say(console, ", ".join(part for part in (run.layout.name, run.layout.split, where) if part))
+    if figures.model:
+        say(console, f"model  {figures.model}")
 
 
 def _reasons(run: RunData, figures: Figures, console: Console) -> None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 STOP_PHASE = "stop"
 """The phase in which processes are asked to exit; an exit before it was not asked for."""
+_RECORD_PHASE = "record"
+"""The phase in which a run writes its page."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ def build_timeline(events: Sequence[Mapping[str, Any]]) -> Timeline:
     began_at = timed[0][0]
     since = [(at - began_at, event) for at, event in timed]
     phases = _phases(since)
+    if phases and phases[-1].name == _RECORD_PHASE and since[-1][1].get("event") == "phase_begin":
+        phases = phases[:-1]  # the page is being written in it: it will end, but not before the page is there
     stop_s = next((phase.begin_s for phase in phases if phase.name == STOP_PHASE), None)
     return Timeline(
         began_at=began_at,

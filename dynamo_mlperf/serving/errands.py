@@ -103,6 +103,7 @@ def run_errands(gate: Gate, errands: Sequence[Errand]) -> None:
         ServingError: A worker did not answer one.
     """
     waiting, running = list(errands), list[Errand]()
+    total = len({name for errand in errands for name in errand.workers})
     routable_by = time.monotonic() + ROUTABLE_S
 
     def turn() -> bool | None:
@@ -117,8 +118,8 @@ def run_errands(gate: Gate, errands: Sequence[Errand]) -> None:
                 waiting.remove(errand)
                 running.append(errand)
                 busy.update(errand.workers)
-        done = len(errands) - len(waiting) - len(running)
-        gate.say(f"{done} of {len(errands)} workers have served requests of their own")
+        still = {name for errand in (*waiting, *running) for name in errand.workers}
+        gate.say(f"{total - len(still)} of {total} workers have served requests of their own")
         return None if running or waiting else True
 
     requests = sum(len(errand.bodies) for errand in errands)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from dynamo_mlperf.cli.judge import lines
+from dynamo_mlperf.record import TransferEvidence, Verdict
+from tests.report.run_builder import build_run
 
 INVALID = """\
 INVALID (official): gpt-oss-120b Interactive, {directory}
@@ -17,7 +22,7 @@ INVALID (official): gpt-oss-120b Interactive, {directory}
     run for longer
   tpot within 15 ms: wanted early-stopping p99 within it, got early-stopping p99 16.5 ms, plain p99 16.0 ms
     lower target_qps, or give the role that limits it more GPUs
-  3000 requests, 30.0 s, 100/s, 128000 tokens/s
+  3000 requests, 30.0 s, 100.00 queries/s, 128,000.00 tokens/s
   ttft: p99 300.0 ms, early stopping 310.0 ms, limit 2000 ms, 0 over it, 16 allowed
   tpot: p99 16.0 ms, early stopping 16.5 ms, limit 15 ms, 30 over it, 16 allowed
   note: not checked: that every sample was issued equally often: the summary has no samples
@@ -76,6 +81,51 @@ def test_json_has_the_keys_of_verdict_json(directory: Path) -> None:
     assert [reason["check"] for reason in value["reasons"]] == ["duration", "tpot within 15 ms"]
     assert set(value["reasons"][0]) == {"check", "wanted", "got", "action", "text"}
     assert value["latency_p99_ms"]["tpot"]["early_stopping"] == 16.5
+
+
+COUNTED = TransferEvidence(
+    disaggregated=True, proof="kv-counters", requests=64, remote_prefills=64, kv_bytes=1_500_000, transfers=64
+)
+
+
+@pytest.mark.parametrize(
+    ("moved", "told"),
+    [
+        (COUNTED, ["  disaggregation: 64 of 64 prefilled remotely, 1.5 MB of KV in 64 transfers, 0 failed"]),
+        (
+            replace(COUNTED, proof="routing only", remote_prefills=63),
+            ["  disaggregation: 63 of 64 prefilled remotely (proof: routing only)"],
+        ),
+        (replace(COUNTED, proof="none"), []),
+        (replace(COUNTED, disaggregated=False), []),
+        (None, []),
+    ],
+)
+def test_a_run_of_ours_says_what_ran_and_how_much_was_prefilled_remotely(
+    moved: TransferEvidence | None, told: list[str]
+) -> None:
+    verdict = Verdict(
+        "VALID", "reduced", "qwen3-vl-235b-a22b", "Server", "runs/x", requests=64, completed_qps=1.27512,
+        tokens_per_second=40.0, duration_s=50.0, transfer=moved, model="tiny",
+    )  # fmt: skip
+    assert list(lines(verdict)) == [
+        "VALID (reduced): qwen3-vl-235b-a22b Server, model tiny, runs/x",
+        "  64 requests, 50.0 s, 1.28 queries/s, 40.00 tokens/s",
+        *told,
+    ]
+
+
+def test_a_run_is_found_by_the_beginning_of_its_name(tmp_path: Path) -> None:
+    build_run(tmp_path / "runs" / "demo-1", "failed")
+    argv = [sys.executable, "-m", "dynamo_mlperf.cli", "judge"]
+    for word, status, said in (
+        ("demo", 4, "the run in runs/demo-1 FAILED"),
+        ("demo-1", 4, "the run in runs/demo-1 FAILED"),
+        ("dem", 2, "no run 'dem' below runs"),
+        ("./demo", 2, "there is no directory demo"),
+    ):
+        done = subprocess.run([*argv, word], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, said in done.stderr) == (status, True), done.stderr
 
 
 def test_a_valid_run_ends_with_0(directory: Path) -> None:

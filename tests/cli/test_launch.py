@@ -22,3 +22,9 @@ def test_the_last_line_has_the_scenarios_unit_and_a_short_path(
     assert verdict_line(verdict) == f"{said}{tmp_path}/runs/x"
     monkeypatch.chdir(tmp_path)
     assert verdict_line(verdict) == f"{said}runs/x"
+
+
+@pytest.mark.parametrize(("model", "named"), [("tiny", ", model tiny"), ("qwen3-vl-235b-a22b", ""), ("", "")])
+def test_the_last_line_names_a_model_that_is_not_the_benchmarks(model: str, named: str) -> None:
+    verdict = Verdict("VALID", "reduced", "qwen3-vl-235b-a22b", "Server", "/x", completed_qps=1.28, model=model)
+    assert verdict_line(verdict) == f"VALID [reduced] qwen3-vl-235b-a22b Server 1.28 queries/s{named}  /x"

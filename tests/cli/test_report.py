@@ -81,10 +81,19 @@ def test_json_of_a_failed_run_has_no_percentile(runs: Path) -> None:
 
 def test_an_unknown_run_names_the_latest(runs: Path) -> None:
     for name in ("20261128-1", "20261129-1"):
-        (runs / name).mkdir(parents=True)
-    with pytest.raises(ConfigError, match="there is no run directory 20261130-1") as caught:
-        report("20261130-1")
-    assert caught.value.action == "one of the latest: 20261128-1, 20261129-1"
+        build_run(runs / name, "failed")
+    with pytest.raises(ConfigError, match="no run 'demo' below runs; there are 20261128-1, 20261129-1"):
+        report("demo")
+
+
+def test_the_beginning_of_one_runs_name_is_enough_and_of_two_is_not(runs: Path) -> None:
+    for name in ("demo-1", "tiny-1", "tiny-2"):
+        build_run(runs / name, "failed")
+    assert report("demo").stderr == "Report: runs/demo-1/report.html\n"
+    with pytest.raises(ConfigError, match="tiny names 2 runs: tiny-1, tiny-2"):
+        report("tiny")
+    with pytest.raises(ConfigError, match="runs/job-42 is not a directory"):
+        report("42")
 
 
 def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ VERDICT_KEYS = {
     "reasons",
     "benchmark",
     "scenario",
+    "model",
     "target_qps",
     "completed_qps",
     "tokens_per_second",

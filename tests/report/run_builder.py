@@ -144,6 +144,7 @@ def _leave_measurement(paths: RunPaths, kind: Kind, count: int) -> None:
         latency_p99_ms={"end_to_end": constraint},
         transfer=moved,
         client=client,
+        model="qwen3-vl-235b-a22b-nvfp4",
     )
     if kind == "invalid":
         verdict = replace(verdict, verdict="INVALID", result_class="reduced", reasons=_invalid_reasons(constraint))

@@ -98,7 +98,7 @@ def test_a_valid_run_shows_its_facts(tmp_path: Path) -> None:
         "VALID official qwen3-vl-235b-a22b, Interactive The run finished and every rule was met.",
         "4P8D (8:8 GPUs)",
         "began 2026-11-29 12:00:00 UTC",
-        "Completed, queries/s 39.85 target 40.00",
+        "Model qwen3-vl-235b-a22b-nvfp4 Completed, queries/s 39.85 target 40.00",
         "Requests 24,000 0 failed",
         "end-to-end early stopping 1,396.4 ms limit 1,500 ms at p99",
         "24,000 of 24,000 prefilled remotely",

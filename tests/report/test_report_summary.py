@@ -68,6 +68,16 @@ def test_a_path_is_whole_and_the_page_comes_first(tmp_path: Path, monkeypatch: p
     ]
 
 
+def test_a_run_of_before_the_model_was_recorded_is_shown_without_it(tmp_path: Path) -> None:
+    paths = build_run(tmp_path / "run", queries=800)
+    now = summary(paths.root)
+    verdict = json.loads(paths.verdict.read_text())
+    del verdict["model"]
+    write_json(paths.verdict, verdict)
+    assert summary(paths.root) == now.replace("  model  qwen3-vl-235b-a22b-nvfp4\n", "")
+    assert "<dt>Model" not in write_report(paths.root).read_text()
+
+
 OBITUARY = (
     "decode-3 on node 1 (gb200-002) ended with status 7; its last lines:\n    loading weights\n    no kernel image"
 )

@@ -49,6 +49,23 @@ def test_the_first_death_comes_first_whatever_the_order_of_starts() -> None:
     assert [process.name for process in build_timeline(events).deaths] == ["b", "a"]
 
 
+@pytest.mark.parametrize(
+    ("phase", "more", "shown"),
+    [
+        ("record", [], ["check"]),
+        ("record", [event(5, "warning", what="cut")], ["check", "record"]),
+        ("record", [event(5, "phase_end", phase="record")], ["check", "record"]),
+        ("measure", [], ["check", "measure"]),
+    ],
+)
+def test_the_phase_that_writes_the_page_is_not_one_that_did_not_end(
+    phase: str, more: list[dict[str, Any]], shown: list[str]
+) -> None:
+    check = [event(0, "phase_begin", phase="check"), event(3, "phase_end", phase="check")]
+    timeline = build_timeline([*check, event(4, "phase_begin", phase=phase), *more])
+    assert [phase.name for phase in timeline.phases] == shown
+
+
 def test_phases_and_what_did_not_end() -> None:
     timeline = build_timeline(
         [

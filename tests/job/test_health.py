@@ -1,0 +1,30 @@
+"""What `doctor` says of Slurm and of engines that a container brings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dynamo_mlperf.job.health import check_machine
+from dynamo_mlperf.process.machine import read_machine
+from tests.fakes.slurm_programs import FakeSlurm
+
+
+@pytest.mark.parametrize(
+    ("ping", "good"), [("echo 'Slurmctld(primary) at n0 is UP'", True), ("echo 'is DOWN'; exit 1", False), ("", False)]
+)
+def test_slurm_is_there_when_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ping: str, *, good: bool
+) -> None:
+    slurm = FakeSlurm(tmp_path / "bin")
+    slurm.directory.mkdir()
+    slurm.script("sbatch", "true")
+    slurm.script("scontrol", ping)
+    monkeypatch.setenv("PATH", slurm.path)
+    findings = {finding.name: finding for finding in check_machine(read_machine(tmp_path), None)}
+    assert findings["Slurm"].good == good
+    assert findings["Slurm"].found == f"{tmp_path}/bin/sbatch" + ("" if good else " is installed but does not answer")
+    for engine in ("frontend", "vLLM worker"):
+        assert findings[engine].found == "not checked: inside the container image"
+        assert not any((findings[engine].needed, findings[engine].checked, findings[engine].good))
