@@ -10,21 +10,26 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.topology.document import read_document
+from dynamo_mlperf.topology.document import Document, Place, dotted, read_document
 from dynamo_mlperf.topology.numa import NumaArea
 from dynamo_mlperf.topology.reserved import VARIABLES_HELP, Variables, check_variable
 from dynamo_mlperf.topology.strict import StrictModel, check, nearest
 
 SITE_VARIABLE = "DYNAMO_MLPERF_SITE"
 BUILT_IN = "built-in"
+PLACEHOLDER = "FILL-IN"
+"""Stands in the example sites for what only the cluster's own people know."""
+_SET_BY = {"DEVCLUSTER_DIR": "slurm/devcluster exec"}
+"""Variables of the sites shipped here, and what sets them."""
 
+_UNSET = "is not set in the environment"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _ASSIGNED = re.compile(r"(?:^|[;&|\s])([A-Za-z_][A-Za-z0-9_]*)=")
 _LOWEST_PORT, _HIGHEST_PORT = 1024, 65535
@@ -38,7 +43,7 @@ def _filled_in(written: str, info: ValidationInfo) -> str:
     def value_of(match: re.Match[str]) -> str:
         value = environment.get(match[1], "")
         if not value:
-            raise ValueError(f"${{{match[1]}}} is not set in the environment")
+            raise ValueError(f"${{{match[1]}}} {_UNSET}")
         return value
 
     if "$" in _VARIABLE.sub("", written) or "\0" in written:
@@ -279,14 +284,72 @@ def load_site(
         ConfigError: There is no such site, or its file has problems.
     """
     variables = os.environ if environment is None else environment
+    document = _document(site, directories, base, variables)
+    if document is None:
+        return Site()
+    document.value.setdefault("name", document.path.stem)
+    try:
+        return check(Site, document, {"environment": variables})
+    except ConfigError as problem:
+        raise ConfigError(problem.what, _way_to_set(problem.what, document.path) or problem.action) from None
+
+
+def unfilled(site: str | None, base: Path | None = None) -> str:
+    """What of the chosen site's file still says `FILL-IN`: file, line and key of the first, then the others.
+
+    Returns:
+        One line for people; empty where nothing does.
+
+    Raises:
+        ConfigError: There is no such site, or its file is no YAML.
+    """
+    document = _document(site, None, base, os.environ)
+    places = list(_placeholder_places(document.value, ())) if document else []
+    if document is None or not places:
+        return ""
+    others = ", ".join(f"{dotted(place)} (line {document.line_of(place)})" for place in places[1:])
+    first = f"{document.path}:{document.line_of(places[0])}: {dotted(places[0])} is still {PLACEHOLDER}"
+    return first + (f", and so {'is' if len(places) == 2 else 'are'} {others}" if others else "")  # noqa: PLR2004
+
+
+def refuse_unfilled(site: str | None, base: Path | None = None) -> None:
+    """Refuse a site whose file is an example that nobody has filled in.
+
+    Raises:
+        ConfigError: Names every such value.
+    """
+    if found := unfilled(site, base):
+        raise ConfigError(found, "write your cluster's values into a copy of it, and name that: --site NAME")
+
+
+def _placeholder_places(value: object, place: Place) -> Iterator[Place]:
+    if isinstance(value, str):
+        if PLACEHOLDER in value:
+            yield place
+        return
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in entries:
+        yield from _placeholder_places(below, (*place, key))
+
+
+def _way_to_set(what: str, path: Path) -> str:
+    """What to do where variables that are not set are all that is wrong with the file; else empty."""
+    unset = list(dict.fromkeys(re.findall(rf"\$\{{(\w+)\}} {_UNSET}", what)))
+    if not unset or what.count(_UNSET) < max(1, what.count("\n")):
+        return ""
+    set_by = [f"run it in `{_SET_BY[name]}`" for name in unset if name in _SET_BY]
+    return ", or ".join((f"set {' and '.join(unset)}", *set_by, f"write the path out in {path}"))
+
+
+def _document(
+    site: str | None, directories: Sequence[Path] | None, base: Path | None, variables: Mapping[str, str]
+) -> Document | None:
+    """The file of the chosen site; None where none is chosen."""
     chosen = site or variables.get(SITE_VARIABLE) or None
     if chosen is None:
-        return Site()
+        return None
     base = base or Path.cwd()
-    path = _find(chosen, site_directories(base) if directories is None else directories, base)
-    document = read_document(path)
-    document.value.setdefault("name", path.stem)
-    return check(Site, document, {"environment": variables})
+    return read_document(_find(chosen, site_directories(base) if directories is None else directories, base))
 
 
 def _find(site: str, directories: Sequence[Path], base: Path) -> Path:

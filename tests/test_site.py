@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.site import Site, core_numbers, load_site, site_directories
+from dynamo_mlperf.site import Site, core_numbers, load_site, refuse_unfilled, site_directories, unfilled
 
 
 def site_file(folder: Path, text: str, name: str = "here") -> Path:
@@ -136,6 +136,36 @@ def test_every_shipped_site_of_a_cluster_loads_as_it_stands(repository: Path) ->
     assert (gb200.container.runtime, gb200.segment, gb200.gpu_request) == ("pyxis", True, "gres")
     assert (mi355x.container.runtime, mi355x.container.devices, mi355x.modules) == ("apptainer", "amd", ["apptainer"])
     assert (gb200.partition, mi355x.partition) == ("FILL-IN", "FILL-IN")
+
+
+def test_examples_that_nobody_filled_in_are_refused_with_file_line_and_key(repository: Path, tmp_path: Path) -> None:
+    for name in ("gb200-pyxis", "mi355x-apptainer"):
+        with pytest.raises(
+            ConfigError, match=rf"{name}\.yaml:4: partition is still FILL-IN, and so are account \(line 5\)"
+        ):
+            refuse_unfilled(name, repository)
+    nested = site_file(tmp_path, "# FILL-IN\nprologue: ['true', 'export A=FILL-IN']\n")
+    assert unfilled(str(nested)) == f"{nested}:2: prologue[1] is still FILL-IN"
+    assert unfilled(str(site_file(tmp_path, "partition: gpu   # FILL-IN\n"))) == ""
+    assert unfilled("laptop", repository) == ""
+    refuse_unfilled("laptop", repository)
+
+
+def test_a_variable_that_is_not_set_has_a_way_out(repository: Path, tmp_path: Path) -> None:
+    def way_out(text: str) -> str:
+        with pytest.raises(ConfigError) as error:
+            load_site(str(site_file(tmp_path, text)), environment={})
+        return error.value.action
+
+    path = tmp_path / "here.yaml"
+    both = "local_path: ${A}/w\nshared_path: ${B}/w\n"
+    assert way_out("local_path: ${A}/w\n") == f"set A, or write the path out in {path}"
+    assert way_out(both) == f"set A and B, or write the path out in {path}"
+    assert way_out(both.replace("B", "A")) == f"set A, or write the path out in {path}"
+    assert way_out(f"{both}segment: 1\n").startswith("`dynamo-mlperf schema site`")
+    with pytest.raises(ConfigError) as error:
+        load_site("devcluster", site_directories(repository), environment={})
+    assert error.value.action.startswith("set DEVCLUSTER_DIR, or run it in `slurm/devcluster exec`, or write")
 
 
 def test_a_site_cannot_be_changed() -> None:

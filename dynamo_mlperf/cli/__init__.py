@@ -36,6 +36,10 @@ VERBS = {
 """Verb -> its line in `--help`; the module of the same name holds the rest."""
 
 
+_SHOWN = 120
+"""Characters of a path that is too long."""
+
+
 class _Verbs(click.Group):
     """Imports a verb's module only when the verb is called, so that `--help` answers at once."""
 
@@ -94,6 +98,9 @@ def main(arguments: list[str] | None = None) -> None:
         quiet_stdout()
         sys.exit(ExitCode.DONE)
     except OSError as problem:
+        if problem.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            click.echo(f"error: {problem.strerror}: {str(problem.filename)[:_SHOWN]}\n  Try: another path", err=True)
+            sys.exit(ExitCode.USAGE)
         if problem.errno != errno.ENOSPC or problem.filename is not None:
             raise
         quiet_stdout()

@@ -90,18 +90,18 @@ def _stop_controller(run: Run, timeout_s: float) -> tuple[str, list[str]]:
     if run.finished is not None:
         verdict = run.verdict["verdict"] if run.verdict else "no verdict"
         return f"had ended already: {verdict}", []
-    pid = controller_of(run.name)
+    pid = controller_of(run.run_id)
     if pid is None:
         return "had ended already: its controller is gone", []
     try:
-        terminate(pid, lambda: controller_of(run.name) == pid)
+        terminate(pid, lambda: controller_of(run.run_id) == pid)
     except PermissionError as problem:
         raise SetupError(f"process {pid} belongs to another user", "ask its owner to cancel it") from problem
     click.echo(f"{run.name}: SIGTERM sent to its controller (pid {pid}), waiting for its end", err=True)
     deadline = time.monotonic() + timeout_s
-    while controller_of(run.name) == pid and time.monotonic() < deadline:
+    while controller_of(run.run_id) == pid and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    if controller_of(run.name) == pid:
+    if controller_of(run.run_id) == pid:
         return "still running", [f"controller with pid {pid}, still stopping after {timeout_s:g} s"]
     after = read_run(run.root)
     return f"ended: {after.verdict['verdict']}" if after.verdict else "ended without a verdict", []

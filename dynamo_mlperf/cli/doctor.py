@@ -56,8 +56,9 @@ def command(
         return _inside(site, in_job, mib=mib, gpus=gpus)
     if here and local_path is not None:  # as a job asks: once per node, so without reading site files
         return _say_facts(local_path, end_leftovers=end_leftovers, as_json=as_json)
-    from dynamo_mlperf.site import load_site
+    from dynamo_mlperf.site import load_site, refuse_unfilled
 
+    refuse_unfilled(site)
     chosen = load_site(site)
     if site is not None and not here and _on_a_cluster(needed=smoke):
         return _check_cluster(chosen, site, nodes=nodes, mib=mib, smoke=smoke, as_json=as_json)
@@ -67,7 +68,7 @@ def command(
     if here:
         return _say_facts(place, end_leftovers=end_leftovers, as_json=as_json)
     facts, _ = _facts(place, end_leftovers=end_leftovers)
-    return _full_check(facts, chosen.engine_python, as_json=as_json)
+    return _full_check(facts, None if chosen.container else chosen.engine_python, as_json=as_json)
 
 
 def _inside(site: str | None, out: Path, *, mib: int, gpus: int) -> int:
@@ -159,17 +160,19 @@ def _facts_text(facts: MachineFacts) -> str:
     )
 
 
-def _full_check(facts: MachineFacts, engine_python: str, *, as_json: bool) -> int:
+def _full_check(facts: MachineFacts, engine_python: str | None, *, as_json: bool) -> int:
     from dynamo_mlperf.job.health import check_machine
 
-    click.echo("trying the engines; this takes some seconds ...", err=True)
+    if engine_python is not None:
+        click.echo("trying the engines; this takes some seconds ...", err=True)
     findings = check_machine(facts, engine_python)
     good = all(finding.good or not finding.needed for finding in findings)
     if as_json:
         click.echo(json.dumps({"ready": good, "facts": facts.as_json(), "checks": [vars(entry) for entry in findings]}))
         return 0 if good else 3
     for finding in findings:
-        mark = "ok     " if finding.good else ("MISSING" if finding.needed else "absent ")
+        bad = "MISSING" if finding.needed else "absent "
+        mark = "ok     " if finding.good else (bad if finding.checked else "skipped")
         click.echo(f"{mark} {finding.name:<12} {finding.found}" + ("" if finding.good else f"  -> {finding.action}"))
     click.echo("ready" if good else "not ready: mend what is MISSING above")
     return 0 if good else 3

@@ -4,6 +4,32 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_output(option: str, path: Path, text: str, example: str) -> None:
+    """Write the file that an option names; a device is refused, since a whole file would take its place.
+
+    Raises:
+        ConfigError: It is no place for a file.
+        SetupError: It cannot be written.
+    """
+    from dynamo_mlperf.errors import ConfigError, SetupError
+    from dynamo_mlperf.files import write_atomic
+
+    if path.is_dir():
+        raise ConfigError(f"{option} {path} is a directory", f"{option} {path / example}")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{option} {path} is a device or pipe, not a file", f"{option} {example}")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{option} {path}: there is no directory {path.parent}", f"mkdir -p {path.parent}")
+    try:
+        write_atomic(path.resolve(), text)
+    except OSError as problem:
+        raise SetupError(f"{option} {path}: {problem.strerror}", f"{option} {example}") from problem
 
 
 def flush_stdout() -> None:

@@ -38,7 +38,7 @@ def command(
     from dataclasses import replace
 
     from dynamo_mlperf.errors import ConfigError
-    from dynamo_mlperf.site import load_site
+    from dynamo_mlperf.site import load_site, unfilled
     from dynamo_mlperf.topology.memory import memory_of
     from dynamo_mlperf.topology.picture import PlanFacts
     from dynamo_mlperf.topology.plan import make_plan, plan_as_json
@@ -55,7 +55,12 @@ def command(
     segment = _segment(plan, topology) if place.segment else None
     if fix_batch:
         _fix(file, topology, plan, segment)
-    plan = replace(plan, warnings=plan.warnings + _warnings(file, topology, plan, place, segment))
+    example = unfilled(site or topology.site)
+    warnings = (
+        *_warnings(file, topology, plan, place, segment),
+        *([f"{example}; submit refuses it"] if example else []),
+    )
+    plan = replace(plan, warnings=plan.warnings + warnings)
     notes, shares = _notes(topology, plan, place), _shares(plan, place)
     if svg is not None:
         _draw(svg, topology, plan)
@@ -85,18 +90,12 @@ def _show(topology: Topology, plan: Plan, facts: PlanFacts) -> None:
 
 
 def _draw(svg: Path, topology: Topology, plan: Plan) -> None:
+    from dynamo_mlperf.cli.output import write_output
     from dynamo_mlperf.cli.plan_picture import summary_of, title_of
-    from dynamo_mlperf.errors import ConfigError
-    from dynamo_mlperf.files import write_atomic
     from dynamo_mlperf.topology.picture import as_svg
 
-    if svg.is_dir():
-        raise ConfigError(f"--svg {svg} is a directory", f"--svg {svg / 'plan.svg'}")
-    if svg.exists() and not svg.is_file():
-        raise ConfigError(f"--svg {svg} is a device or pipe, not a file", "--svg plan.svg")
-    if not svg.absolute().parent.is_dir():
-        raise ConfigError(f"--svg {svg}: there is no directory {svg.parent}", f"mkdir -p {svg.parent}")
-    write_atomic(svg.resolve(), as_svg(plan, f"{plan.name}: {title_of(topology, plan)}", summary_of(topology, plan)))
+    text = as_svg(plan, f"{plan.name}: {title_of(topology, plan)}", summary_of(topology, plan))
+    write_output("--svg", svg, text, "plan.svg")
     click.echo(f"{svg}: written", err=True)
 
 
@@ -126,15 +125,25 @@ def _notes(topology: Topology, plan: Plan, site: Site) -> list[str]:
         return [f"{wanted}, but Slurm cannot be asked for them: --segment has to divide the {nodes} nodes of the job"]
     if not site.segment:
         lacks = f"site {site.name} has no `segment: true`"
-        return [f"{wanted}, and domain placement is not asked for: {lacks}; Slurm may spread the job over domains"]
+        what = f"{wanted}, and domain placement is not asked for: {lacks}; Slurm may spread the job over domains"
+        return [f"{what}; {_way_to_segments(site)}"]
     return []
+
+
+def _way_to_segments(site: Site) -> str:
+    from dynamo_mlperf.site import BUILT_IN
+
+    if site.name == BUILT_IN:
+        return "name your cluster's site with --site NAME"
+    return "ask your cluster's people whether its Slurm has topology/block, then write `segment: true` in the site file"
 
 
 def _fix(file: Path, topology: Topology, plan: Plan, segment: int | None) -> None:
     from dynamo_mlperf.files import write_atomic
-    from dynamo_mlperf.topology.batch import fix_batch_lines
+    from dynamo_mlperf.topology.batch import batch_differences, fix_batch_lines
 
     before = file.read_text()
+    changes = batch_differences(before, topology, plan, shipped=_is_shipped(file), segment=segment)
     after = fix_batch_lines(before, topology, plan, shipped=_is_shipped(file), segment=segment)
     if after == before:
         click.echo(f"{file}: the #SBATCH lines agree with the plan", err=True)
@@ -142,7 +151,8 @@ def _fix(file: Path, topology: Topology, plan: Plan, segment: int | None) -> Non
     real, mode = file.resolve(), file.stat().st_mode
     write_atomic(real, after)
     real.chmod(mode)
-    click.echo(f"{file}: #SBATCH lines rewritten", err=True)
+    for difference in changes:
+        click.echo(f"{file}: {difference.change}", err=True)
 
 
 def _is_shipped(file: Path) -> bool:

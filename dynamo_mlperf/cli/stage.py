@@ -127,6 +127,7 @@ def _tell(wanted: Manifest, result: StageResult, notices: list[str], *, as_json:
 
 
 def _tell_room(wanted: Manifest, target: Path, *, may_evict: bool, as_json: bool) -> None:
+    from dynamo_mlperf.report.quantities import size
     from dynamo_mlperf.staging.copy import room_for
     from dynamo_mlperf.staging.room import fits, refusal
 
@@ -137,7 +138,7 @@ def _tell_room(wanted: Manifest, target: Path, *, may_evict: bool, as_json: bool
     if as_json:
         _print_json(needed_bytes=room.needed_bytes, free_bytes=room.free_bytes, evictable=evictable)
         return
-    click.echo(f"{room.needed_bytes} bytes needed, {room.free_bytes} free on {target}")
+    click.echo(f"{size(room.needed_bytes)} needed, {size(room.free_bytes)} free on {target}")
 
 
 def _print_json(**answer: Any) -> None:  # noqa: ANN401 - anything that JSON can carry
@@ -166,7 +167,7 @@ def manifest_command(
     A snapshot in Hugging Face's cache works as it is: its links are followed. A single file, such as a container
     image, is listed alone.
     """
-    from dynamo_mlperf.files import write_atomic
+    from dynamo_mlperf.cli.output import write_output
     from dynamo_mlperf.staging.manifest import make_manifest
 
     if as_json and output is None:
@@ -179,7 +180,7 @@ def manifest_command(
     if output is None:
         click.echo(manifest.to_yaml(), nl=False)
         return
-    write_atomic(output, manifest.to_yaml())
+    write_output("-o", output, manifest.to_yaml(), "manifest.yaml")
     if as_json:
         _print_json(
             path=str(output),

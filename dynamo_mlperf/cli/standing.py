@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.job.measurement import progress_line
@@ -31,7 +33,14 @@ def _row(standing: Standing) -> tuple[str, ...]:
     run = standing.run
     parts = [*said(standing), *(f"warning: {text}" for text in standing.outcome.warnings)]
     parts = [part if len(part) <= _SHOWN else f"{part[:_SHOWN]} ..." for part in parts]
-    return run.name, run.job_id or "-", standing.outcome.word, phase(run), workers(run.workers), "; ".join(parts)
+    return (
+        run.name,
+        run.job_id or "-",
+        standing.outcome.word,
+        phase(run),
+        workers(run.workers, over=run.finished is not None),
+        "; ".join(parts),
+    )
 
 
 def phase(run: Run) -> str:
@@ -41,11 +50,16 @@ def phase(run: Run) -> str:
     return f"{run.phase} {max(0.0, time.time() - run.phase_t):.0f} s"
 
 
-def workers(found: Sequence[WorkerFacts]) -> str:
-    """How many workers are ready, and which have ended."""
+def workers(found: Sequence[WorkerFacts], *, over: bool = False) -> str:
+    """How many workers are ready, and how many have ended; once all are ended, what became of them."""
     if not found:
         return "-"
     states = [worker.state for worker in found]
+    if over or "stopped" in states:
+        left = "gone" if over else "stopping"
+        names = {"planned": "never started", "starting": left, "ready": left}
+        counts = Counter(names.get(state, state) for state in sorted(states))
+        return ", ".join(f"{number} {state}" for state, number in counts.items())
     ended = states.count("ended")
     if ended == len(found):
         return f"{ended} ended"
@@ -57,7 +71,8 @@ def said(standing: Standing) -> tuple[str, ...]:
     run, outcome = standing.run, standing.outcome
     parts = [printable(outcome.text)] if outcome.text else []
     if outcome.word == "RUNNING" and run.phase == "measure" and run.progress:
-        parts.append(progress_line(dict(run.progress)))
+        with suppress(KeyError, TypeError, ValueError):  # figures that are damaged, or another version's: no line
+            parts.append(progress_line(dict(run.progress)))
     return tuple(parts)
 
 

@@ -46,7 +46,7 @@ def command(
     win. The job gets none of the caller's SLURM_*, SBATCH_*, LD_LIBRARY_PATH or secrets. Ends with 3 when Slurm
     refuses, with Slurm's words and the line that they are about.
     """
-    submission = _prepare(file, site, sbatch_options, nodes)
+    submission = _prepare(file, site, sbatch_options, nodes, dry_run=dry_run)
     for note in submission.notes:
         click.echo(f"note: {note}", err=True)
     if dry_run:
@@ -62,12 +62,15 @@ def command(
     return _follow(job, as_json=as_json)
 
 
-def _prepare(file: Path, site: str | None, sbatch_options: tuple[str, ...], nodes: int | None = None) -> Submission:
+def _prepare(
+    file: Path, site: str | None, sbatch_options: tuple[str, ...], nodes: int | None = None, *, dry_run: bool = False
+) -> Submission:
     """Everything that can be refused is refused here, before Slurm sees anything."""
     from dynamo_mlperf.cli.launch import prepare
     from dynamo_mlperf.slurm.submission import make_submission, segment_of
 
-    topology, plan, place = prepare(file, site, Path.cwd(), nodes)
+    topology, plan, place = prepare(file, site, Path.cwd(), nodes, from_afar=True)
+    _check_site(site or topology.site, dry_run=dry_run)
     _check_batch_lines(file, topology, plan, (*sbatch_options, *(("--nodes",) if nodes else ())))
     _check_weights(topology)
     segment = segment_of(len(plan.nodes), topology.nodes.nvlink_domain)
@@ -84,6 +87,20 @@ def _prepare(file: Path, site: str | None, sbatch_options: tuple[str, ...], node
         more=sbatch_options,
         site_argument=site,
     )
+
+
+def _check_site(site: str | None, *, dry_run: bool) -> None:
+    """Refuse an example site that nobody has filled in; a dry run shows what it makes, and warns.
+
+    Raises:
+        ConfigError: Names every such value.
+    """
+    from dynamo_mlperf.site import refuse_unfilled, unfilled
+
+    if not dry_run:
+        refuse_unfilled(site)
+    elif text := unfilled(site):
+        click.echo(f"warning: {text}; without --dry-run submit refuses it", err=True)
 
 
 def _check_batch_lines(file: Path, topology: Topology, plan: Plan, sbatch_options: tuple[str, ...]) -> None:
@@ -112,6 +129,10 @@ def _check_weights(topology: Topology) -> None:
     from dynamo_mlperf.job.weights import read_manifest
     from dynamo_mlperf.staging.checkpoint import verify_checkpoint
 
+    written = topology.resolve(Path.cwd()).manifest
+    if written is not None and not written.exists():
+        click.echo(f"note: {written} is not seen from here; the job checks it", err=True)
+        return
     manifest = read_manifest(topology, Path.cwd())
     source = topology.resolve(Path.cwd()).weights if manifest is None else Path.cwd() / manifest.source
     if source is None or not source.is_dir():

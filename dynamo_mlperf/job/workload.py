@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 WITH_IMAGES = "qwen3-vl-235b-a22b"
 """The benchmark whose data set is a product catalogue; the others' are text prompts."""
 
+_CHECKOUT = Path(__file__).resolve().parents[2]
+
 DataSet = Sequence[ProductSample] | Sequence[PromptSample]
 
 
@@ -74,7 +76,32 @@ def read_data_set(topology: Topology, base_dir: Path) -> DataSet:
             f"measure.dataset: {directory} holds {other}, and {topology.measure.benchmark} takes {wanted}",
             "name the benchmark's own data set",
         )
-    return load_catalogue(directory) if images else load_prompts(directory)
+    try:
+        return load_catalogue(directory) if images else load_prompts(directory)
+    except ConfigError as problem:
+        if (directory / wanted).exists():
+            raise
+        raise ConfigError(problem.what, _where_from(topology, directory, base_dir)) from None
+
+
+def _where_from(topology: Topology, directory: Path, base_dir: Path) -> str:
+    """What to do where `directory` holds no data set: the real one's source, and the tiny one where it would do."""
+    name = topology.measure.benchmark
+    wanted, tiny = (CATALOGUE_FILE, "tiny-product-catalogue") if name == WITH_IMAGES else (PROMPTS_FILE, "tiny-prompts")
+    makes = "`dynamo-mlperf init --assets assets` makes"
+    read = Path("benchmarks") / name / "README.md"
+    ways = []
+    if directory.name == tiny:
+        ways = [f"{makes} it"]
+    elif any((root / read).is_file() for root in (base_dir, _CHECKOUT)):
+        ways = [f"{read} says where it comes from and how to make it"]
+    else:
+        ways = [f"name a directory that holds a {wanted}"]
+    if directory.name != tiny and (topology.reduced is not None or topology.engine == "mocker"):
+        ways.append(f"{makes} a tiny one, assets/{tiny}")
+    if not Path(topology.measure.dataset or "/").is_absolute():
+        ways.append("a relative path counts from the directory where the command is run (submit, sbatch: from there)")
+    return "; ".join(ways)
 
 
 def sample_messages(sample: ProductSample | PromptSample) -> list[dict[str, Any]]:
@@ -108,8 +135,13 @@ def decide_settings(topology: Topology, samples: int, base_dir: Path | None = No
     return with_user_conf(settings, ((base_dir or Path.cwd()) / wanted.user_conf).absolute())
 
 
-def check_workload(topology: Topology, base_dir: Path) -> str | None:
+def check_workload(topology: Topology, base_dir: Path, *, from_afar: bool = False) -> str | None:
     """Everything about the measurement that can be refused before a job, without a request built.
+
+    Args:
+        topology: The file.
+        base_dir: What its paths are relative to.
+        from_afar: Whether the job runs elsewhere, so that a data set or manifest may be seen from there alone.
 
     Returns:
         What could not be checked from here, for people; None where all was.
@@ -118,10 +150,15 @@ def check_workload(topology: Topology, base_dir: Path) -> str | None:
         ConfigError: See `read_data_set`, `decide_settings` and `check_prompts`.
         SetupError: The LoadGen wheel is of another round.
     """
-    samples = read_data_set(topology, base_dir)
-    decide_settings(topology, len(samples), base_dir)
     if topology.measure.client == "loadgen":
         check_wheel(topology.measure.round)
+    paths = topology.resolve(base_dir)
+    if from_afar and paths.dataset is not None and not paths.dataset.exists():
+        return f"the data set: {paths.dataset} is not seen from here; the job checks it"
+    samples = read_data_set(topology, base_dir)
+    decide_settings(topology, len(samples), base_dir)
+    if from_afar and paths.manifest is not None and not paths.manifest.exists():
+        return "the length of prompts: the model's files cannot be seen from here"
     return check_prompts(topology, base_dir, samples)
 
 

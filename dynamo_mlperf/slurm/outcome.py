@@ -23,7 +23,8 @@ class Outcome:
     """How a run stands.
 
     Attributes:
-        word: `WAITING`, `RUNNING`, `VALID`, `INVALID`, `FAILED`, `LOST`, or the state that Slurm ended its job with.
+        word: `WAITING`, `RUNNING`, `VALID`, `INVALID`, `FAILED`, `CANCELLED` (a signal asked the controller to end),
+            `LOST`, or the state that Slurm ended its job with.
         success: True for a success, False for an end without one, None while it is open or cannot be known.
         text: Why, for people; may be empty.
         warnings: What a person should know besides.
@@ -124,9 +125,11 @@ def _end_code(job: JobInfo) -> int:
 def _by_verdict(run: Run, code: int | None) -> Outcome:
     verdict = run.verdict or {}
     word = str(verdict.get("verdict", "FAILED"))
-    reasons = verdict.get("reasons") or []
-    first = reasons[0] if reasons and isinstance(reasons[0], dict) else {}
+    reasons = verdict.get("reasons")
+    first = reasons[0] if isinstance(reasons, list) and reasons and isinstance(reasons[0], dict) else {}
     text = " ".join(str(first.get("got", "")).split()) if word != "VALID" else _figure(run)
+    if word == "FAILED" and first.get("check") == "interrupted":
+        word, text = "CANCELLED", f"interrupted by {text.removeprefix('stopped by ')} (cancelled)"
     text = f"{first['check']}: {text}" if first.get("check") and word == "INVALID" else text
     return Outcome(word, word == "VALID", text, exit_code=_EXIT.get(word, ExitCode.FAILED) if code is None else code)
 

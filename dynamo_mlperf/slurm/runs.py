@@ -6,19 +6,21 @@ A run that has only been submitted has no directory yet: its record below `runs/
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import RunPaths, read_json_lines
+from dynamo_mlperf.files import RunPaths
 from dynamo_mlperf.slurm.submission import Submitted, read_submissions
 from dynamo_mlperf.topology.strict import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_SHOWN = 120
 _SLURM = re.compile(r"Slurm job ([0-9]+)\b")
 
 
@@ -29,8 +31,8 @@ class WorkerFacts:
     Attributes:
         name: Its name, as in `logs/`.
         host: The node that it runs on.
-        state: `planned`, `starting`, `ready`, or `ended`.
-        status: Its exit status once it has ended; negative for a signal.
+        state: `planned`, `starting`, `ready`, `ended` (on its own), or `stopped` (in the phase in which all are ended).
+        status: Its exit status once it has ended or was stopped; negative for a signal.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Run:
         verdict: The verdict, None while there is none that is whole.
         error: The first error that the controller recorded; empty when there is none.
         submitted: The record of its submission, where it was submitted by `submit`.
+        recorded_id: The run's id as its controller recorded it; empty before that.
     """
 
     name: str
@@ -72,6 +75,12 @@ class Run:
     verdict: Mapping[str, Any] | None = None
     error: str = ""
     submitted: Submitted | None = None
+    recorded_id: str = ""
+
+    @property
+    def run_id(self) -> str:
+        """What its controller is known by; with --run-dir the directory has another name."""
+        return self.recorded_id or self.name
 
     @property
     def complete(self) -> bool:
@@ -94,16 +103,17 @@ def read_run(root: Path, submitted: Submitted | None = None) -> Run:
         root.name,
         root,
         job_id,
-        float(begin.get("t") or (submitted.submitted_t if submitted else 0.0)),
+        _seconds(begin.get("t")) or (submitted.submitted_t if submitted else 0.0),
         bool(events),
         str(phases[-1].get("phase", "")) if phases else "",
-        float(phases[-1].get("t", 0.0)) if phases else 0.0,
+        _seconds(phases[-1].get("t")) if phases else 0.0,
         end.get("exit_code") if isinstance(end.get("exit_code"), int) else None,
         _workers(_object(paths.plan) or {}, events),
         _object(paths.load / "progress.json"),
-        verdict if verdict and verdict.get("verdict") in {"VALID", "INVALID", "FAILED"} else None,
+        verdict if verdict and verdict.get("verdict") in ("VALID", "INVALID", "FAILED") else None,
         error.split("\n")[0],
         submitted,
+        str(begin.get("run") or ""),
     )
 
 
@@ -131,8 +141,12 @@ def find_run(word: str, runs: Path) -> Run:
         ConfigError: It means none, or several.
     """
     place = Path(word)
-    if "/" in word or (place.is_dir() and (place / "events.jsonl").is_file()):
-        return _directory(place, runs)
+    try:
+        if "/" in word or (place.is_dir() and (place / "events.jsonl").is_file()):
+            return _directory(place, runs)
+    except (OSError, RuntimeError) as problem:  # a name too long, another user's directory, links in a circle
+        why = getattr(problem, "strerror", "") or "its links lead in a circle"
+        raise ConfigError(f"{word[:_SHOWN]}: {why}", "`dynamo-mlperf status` lists runs") from problem
     everything = list_runs(runs)
     found = [run for run in everything if word in {run.name, run.job_id}]
     if not found:
@@ -162,29 +176,53 @@ def _directory(place: Path, runs: Path) -> Run:
 
 
 def _workers(plan: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> tuple[WorkerFacts, ...]:
-    hosts = {node.get("position"): str(node.get("host", "")) for node in plan.get("binding") or []}
+    hosts = {str(node.get("position")): str(node.get("host", "")) for node in _objects(plan.get("binding"))}
     found: dict[str, WorkerFacts] = {}
-    for worker in plan.get("workers") or []:
-        name, ranks = f"{worker.get('role')}-{worker.get('index')}", worker.get("ranks") or [{}]
-        found[name] = WorkerFacts(name, hosts.get(ranks[0].get("node"), ""), "planned")
+    for worker in _objects(plan.get("workers")):
+        name, ranks = f"{worker.get('role')}-{worker.get('index')}", _objects(worker.get("ranks")) or [{}]
+        found[name] = WorkerFacts(name, hosts.get(str(ranks[0].get("node")), ""), "planned")
     states = {"process_started": "starting", "process_ready": "ready", "process_exited": "ended"}
     for event in events:
+        if event.get("event") == "phase_begin" and event.get("phase") == "stop":
+            states["process_exited"] = "stopped"
         state, name = states.get(str(event.get("event", ""))), str(event.get("process", ""))
         if state and name in found:
-            found[name] = WorkerFacts(name, found[name].host, state, event.get("status") if state == "ended" else None)
+            status = event.get("status") if state in {"ended", "stopped"} else None
+            found[name] = WorkerFacts(name, found[name].host, state, status)
     return tuple(found.values())
 
 
+def _objects(value: object) -> list[dict[str, Any]]:
+    """The objects of a list; what else a damaged file holds there is passed over."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _seconds(value: object) -> float:
+    """A time in seconds; 0 where it is none."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and math.isfinite(value) else 0.0  # type: ignore[arg-type]
+
+
 def _object(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
+    found = _objects([_value(_bytes(path))])
+    return found[0] if found else None
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSON-lines file; one that cannot be read does not hide the others."""
+    return _objects([_value(line) for line in _bytes(path).split(b"\n")[:-1]])
+
+
+def _value(raw: bytes) -> object:
     try:
-        return [line for line in read_json_lines(path) if isinstance(line, dict)]
-    except (OSError, ValueError):
-        return []
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _bytes(path: Path) -> bytes:
+    """Content of a regular file; nothing where there is none: a pipe of that name would be waited for without end."""
+    try:
+        return path.read_bytes() if path.is_file() else b""
+    except OSError:
+        return b""

@@ -64,5 +64,5 @@ def _standing(run: Run, jobs: dict[str, JobInfo]) -> Standing:
     if run.job_id:
         job = jobs.get(run.job_id, JobInfo(run.job_id))
         return Standing(run, job, outcome_of(run, job))
-    alive = run.finished is None and controller_of(run.name) is not None
+    alive = run.finished is None and controller_of(run.run_id) is not None
     return Standing(run, None, outcome_of(run, None, alive=alive))

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.files import write_atomic, write_json
 from dynamo_mlperf.process.command import is_secret_name
-from dynamo_mlperf.process.programs import Finished, run_program
+from dynamo_mlperf.process.programs import Finished, UnansweredError, run_program
 from dynamo_mlperf.slurm.programs import ASK_S, clean_environment
-from dynamo_mlperf.topology.batch import batch_directives
+from dynamo_mlperf.topology.batch import batch_directives, option_directives
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +34,9 @@ RECORD = "submission.json"
 COMMAND_LINE = "the command line"
 _END = "END OF SCRIPT"
 _SITE_KEYS = ("partition", "account", "qos", "constraint")
+_OTHER_JOBS = ("array", "wrap", "hetjob", "packjob")
+_OURS = ("wait", "test-only")
+"""With them sbatch does not come back at once, or sends nothing."""
 _WITHOUT_REQUEUE = "--no-requeue"
 
 
@@ -87,17 +90,19 @@ class Submission:
     def as_text(self) -> str:
         """A shell script that sends the same."""
         end = "" if self.script.endswith("\n") else "\n"
+        mark = _END
+        while mark in self.script.split("\n"):  # what follows such a line would be run as commands
+            mark += " ."
         return (
             "#!/usr/bin/env bash\n"
             f"# What `{self._told()}` sends: this command line, and this script on standard input.\n"
-            f"{shlex.join(self.argv)} <<'{_END}'\n{self.script}{end}{_END}\n"
+            f"{shlex.join(self.argv)} <<'{mark}'\n{self.script}{end}{mark}\n"
         )
 
     def _told(self) -> str:
         more = [option.text for option in self.options if option.origin == COMMAND_LINE]
-        return shlex.join(
-            ["dynamo-mlperf", "submit", str(self.file), *self.arguments, *(("--", *more) if more else ())]
-        )
+        words = ["dynamo-mlperf", "submit", str(self.file), *self.arguments, *(("--", *more) if more else ())]
+        return shlex.join(words).replace("\n", " ")  # it stands in a comment, which a line end would end
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values; of the environment only the names that were left out."""
@@ -115,7 +120,11 @@ class Submission:
             SetupError: sbatch is not installed, or does not answer.
         """
         argv = (self.argv[0], *(("--test-only",) if test_only else ()), *self.argv[1:])
-        return run_program(argv, timeout_s=ASK_S, env=self.environment, given=self.script)
+        try:
+            return run_program(argv, timeout_s=ASK_S, env=self.environment, given=self.script)
+        except UnansweredError as problem:
+            action = "Slurm may have it all the same: look with squeue --me before you send it again"
+            raise SetupError(problem.what, action) from problem
 
 
 def make_submission(
@@ -134,7 +143,7 @@ def make_submission(
 
     Args:
         file: The topology file.
-        name: The topology's name.
+        name: The topology's name; names the job, where the file does not.
         site: The site's settings.
         gpus: GPUs of each node.
         nodes: Node count, where it is another than the file's.
@@ -151,7 +160,7 @@ def make_submission(
     _refuse_options(given, more)
     own = [Option("--parsable"), Option(_WITHOUT_REQUEUE)]
     if not any(directive.option == "job-name" for directive in given):
-        own.append(Option(f"--job-name={file.name}"))
+        own.append(Option(f"--job-name={name}"))
     if nodes is not None:
         own.append(Option(f"--nodes={nodes}"))
     added, notes = [], []
@@ -222,16 +231,27 @@ def _segment_options(site: Site, segment: int | None) -> Iterator[Option]:
 
 
 def _refuse_options(given: Sequence[Directive], more: Sequence[str]) -> None:
-    named = [(directive.option, directive.value or "", f"line {directive.line}") for directive in given]
-    named += [(Option(text).name, text.partition("=")[2], COMMAND_LINE) for text in more]
+    named = [(_meant(directive.option), directive.value or "", f"line {directive.line}") for directive in given]
+    for directive in option_directives(more):
+        if directive.value is None and directive.option in more:
+            what = f"{COMMAND_LINE}: {directive.option!r} is no option; sbatch would take it for the script"
+            raise ConfigError(what, "leave it out, or join it to its option: --time=5")
+        named.append((_meant(directive.option), directive.value or "", COMMAND_LINE))
     for name, value, where in named:
-        if name in {"array", "a", "wrap"}:
+        if name in _OTHER_JOBS:
             raise ConfigError(f"{where}: --{name} makes something else than one job of the file", "leave it out")
-        if name in {"wait", "W", "test-only", "requeue"} and where == COMMAND_LINE:
+        if name in _OURS or (name == "requeue" and where == COMMAND_LINE):
             raise ConfigError(f"{where}: --{name} is not for sbatch here", "use submit's own --wait or --dry-run")
         secret = [word for word in re.findall(r"([A-Za-z_]\w*)=", value) if is_secret_name(word)]
         if name == "export" and secret:
             raise ConfigError(f"{where}: --export shows {secret[0]} to everybody who can list jobs", "leave it out")
+
+
+def _meant(name: str) -> str:
+    """The option that a name means, where it is one that matters here: sbatch takes unique beginnings of names."""
+    if len(name) == 1:
+        return {"a": "array", "W": "wait"}.get(name, name)
+    return next((full for full in (*_OTHER_JOBS, *_OURS, "requeue") if full.startswith(name)), name)
 
 
 def job_id_of(answer: str) -> str:
@@ -291,7 +311,14 @@ def read_submissions(runs: Path) -> dict[str, Submitted]:
         try:
             value = json.loads(path.read_text())
             job = Submitted(**{name: value[name] for name in Submitted.__dataclass_fields__})
-        except (OSError, ValueError, KeyError, TypeError):
+            if not (re.fullmatch(r"[0-9]+", job.job_id) and _is_place(job.run_dir) and job.submitted_t >= 0):
+                continue
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
         found[job.job_id] = job
     return found
+
+
+def _is_place(text: object) -> bool:
+    """Whether it can be the path of a directory."""
+    return isinstance(text, str) and text.startswith("/") and "\0" not in text

@@ -60,6 +60,8 @@ class ManifestFile(_Strict):
         parts = PurePosixPath(path).parts
         if not parts or path.startswith("/") or ".." in parts or "\0" in path or str(PurePosixPath(path)) != path:
             raise ValueError("has to be a plain relative path without '..'")
+        if any("\ud800" <= letter <= "\udfff" for letter in path):
+            raise ValueError(f"has to be UTF-8, which {path!r} is not")
         if path == MARKER:
             raise ValueError("is the name of the marker that staging writes itself")
         return path

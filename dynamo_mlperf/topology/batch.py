@@ -97,9 +97,19 @@ class Difference:
     @property
     def text(self) -> str:
         """One line for people."""
-        where = f"line {self.line}" if self.line else "no #SBATCH line"
+        if not self.line and self.option == "shebang":
+            return f"no first line that runs it; the plan wants {self.wanted}"
+        if not self.line:
+            return f"no #SBATCH line asks for --{self.option}; the plan wants {self.wanted}"
         wanted = self.wanted or f"no --{self.option} (sbatch -p, -A, -w or the site file say it)"
-        return f"{where}: {self.got or 'nothing'}, the plan wants {wanted}"
+        return f"line {self.line}: {self.got or 'nothing'}, the plan wants {wanted}"
+
+    @property
+    def change(self) -> str:
+        """What correcting it does, in one line for people."""
+        if not self.line:
+            return f"added {self.corrected}"
+        return f"line {self.line}: {self.got} " + (f"is now {self.wanted}" if self.wanted else "is left out")
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,11 @@ def batch_directives(text: str) -> tuple[Directive, ...]:
         ConfigError: A quote is not closed.
     """
     return tuple(found for number, line in _batch_lines(text) for found in _directives(number, line))
+
+
+def option_directives(words: Sequence[str]) -> tuple[Directive, ...]:
+    """The options of a command line, read as those of an `#SBATCH` line; a word that is no option has no dash."""
+    return tuple(_directives(0, f"{_MAGIC} {shlex.join(words)}"))
 
 
 def ignored_batch_lines(text: str) -> tuple[int, ...]:
@@ -140,7 +155,8 @@ def _directives(number: int, line: str) -> Iterator[Directive]:
     while tokens:
         start, end, word = tokens.pop(0)
         option, value = _split_option(word)
-        if value is None and not _NO_VALUE.fullmatch(option) and tokens and not tokens[0][2].startswith("-"):
+        dashed = word.startswith("-")
+        if dashed and value is None and not _NO_VALUE.fullmatch(option) and tokens and not tokens[0][2].startswith("-"):
             _start, end, value = tokens.pop(0)
         yield Directive(number, start, end, option, value)
 
@@ -149,6 +165,8 @@ def _split_option(word: str) -> tuple[str, str | None]:
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         return name, value if equals else None
+    if not word.startswith("-"):
+        return word, None
     return _LONG.get(word[:2], word.lstrip("-")), word[2:] or None
 
 

@@ -252,6 +252,8 @@ class _Walk:
     def _visit_scalar(self, node: yaml.Node, place: Place) -> None:
         if not node.tag.startswith(_TAG):
             raise ConfigError(f"{self._path}:{node.start_mark.line + 1}: tag {node.tag}", "write a plain value")
+        if any("\ud800" <= letter <= "\udfff" for letter in node.value):
+            self.problems.append(Problem(place, "holds half a character (a surrogate), which no file can"))
         if self._is_ambiguous(node):
             self.problems.append(
                 Problem(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from dynamo_mlperf.benchmark.rounds import round_of
-from dynamo_mlperf.benchmark.rules import ROUND, Reduction, benchmark, check_scenario
+from dynamo_mlperf.benchmark.rules import BENCHMARKS, ROUND, SCENARIOS, Reduction, benchmark, check_scenario
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.topology.strict import StrictModel
 
@@ -47,7 +47,12 @@ def _available_client(client: str) -> str:
 
 
 PositiveInt = Annotated[int, Field(ge=1)]
-BenchmarkName = Annotated[str, AfterValidator(_known_benchmark)]
+BenchmarkName = Annotated[
+    str, AfterValidator(_known_benchmark), WithJsonSchema({"type": "string", "enum": list(BENCHMARKS)})
+]
+ScenarioName = Annotated[
+    str, AfterValidator(_known_scenario), WithJsonSchema({"type": "string", "enum": list(SCENARIOS)})
+]
 PositiveFloat = Annotated[float, Field(gt=0)]
 PathText = Annotated[str, AfterValidator(_path_text)]
 
@@ -62,7 +67,7 @@ class Measure(StrictModel):
     }
 
     benchmark: BenchmarkName = Field(description="MLPerf benchmark, as the rules name it")
-    scenario: Annotated[str, AfterValidator(_known_scenario)] = Field(description="Offline, Server or Interactive")
+    scenario: ScenarioName = Field(description="MLPerf scenario; which a benchmark has, `schema rules` shows")
     client: Annotated[Literal["loadgen", "endpoints"], AfterValidator(_available_client)] = Field(
         default="loadgen", description="Load client"
     )

@@ -69,7 +69,7 @@ class Nodes(StrictModel):
         default=None, description="What the GPUs are; a plan whose weights do not fit their memory is refused"
     )
     gpu_memory_gib: PositiveFloat | None = Field(
-        default=None, description="Memory of each GPU in GiB; left out, what the vendor says of `gpu`"
+        default=None, le=100_000, description="Memory of each GPU in GiB; left out, what the vendor says of `gpu`"
     )
 
 

@@ -18,11 +18,11 @@ CONTROLLER = """
 import json, shutil, signal, sys, time
 from pathlib import Path
 from dynamo_mlperf.process.machine import make_scratch, run_mark
-root, obey = Path(sys.argv[1]), sys.argv[2] == "obey"
+root, obey, run = Path(sys.argv[1]), sys.argv[2] == "obey", sys.argv[3]
 root.mkdir(parents=True)
 events = root / "events.jsonl"
-events.write_text(json.dumps({"t": 1.0, "event": "job_begin", "place": "this machine, 1 virtual node"}) + "\\n")
-scratch = make_scratch(root.name, run_mark(root.name))
+events.write_text(json.dumps({"t": 1.0, "event": "job_begin", "run": run, "place": "this machine, 1 virtual node"}) + "\\n")
+scratch = make_scratch(run, run_mark(run))
 def end(*_):
     if obey:
         (root / "verdict.json").write_text(json.dumps({"verdict": "FAILED", "reasons": []}))
@@ -41,8 +41,8 @@ finally:
 class Controller:
     """A process that runs as the controller of a run."""
 
-    def __init__(self, root: Path, manner: str = "obey") -> None:
-        argv = (sys.executable, "-c", CONTROLLER, str(root), manner)
+    def __init__(self, root: Path, manner: str = "obey", run_id: str = "") -> None:
+        argv = (sys.executable, "-c", CONTROLLER, str(root), manner, run_id or root.name)
         self.popen = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
         assert self.popen.stdout is not None
         if self.popen.stdout.readline() != "up\n":
@@ -104,3 +104,15 @@ def test_a_run_whose_controller_is_gone_has_ended(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["nothing", "runs/nothing"])
 def test_no_such_run(tmp_path: Path, word: str) -> None:
     assert cancel(tmp_path, word).returncode == 2
+
+
+def test_a_run_in_a_directory_of_another_name_is_found_by_its_id(tmp_path: Path) -> None:
+    controller = Controller(tmp_path / "runs" / "first-try", run_id=f"elsewhere-{secrets.token_hex(4)}")
+    try:
+        done = cancel(tmp_path, "first-try", "--json")
+        assert json.loads(done.stdout) == [
+            {"run": "first-try", "job_id": None, "state": "ended: FAILED", "left": []}
+        ], done.stderr
+        assert controller.popen.wait(timeout=10) == 143
+    finally:
+        controller.end()

@@ -15,7 +15,7 @@ from rich.console import Console
 from dynamo_mlperf.cli.plan import command
 from dynamo_mlperf.cli.plan_picture import show_plan
 from dynamo_mlperf.cli.schema import command as schema_command
-from dynamo_mlperf.errors import CapacityError, ConfigError
+from dynamo_mlperf.errors import CapacityError, ConfigError, SetupError
 from dynamo_mlperf.topology.memory import memory_of
 from dynamo_mlperf.topology.picture import PlanFacts
 from dynamo_mlperf.topology.plan import make_plan, plan_as_json
@@ -170,7 +170,7 @@ def test_batch_lines_that_disagree_are_told_and_fixed_on_request(here: Path) -> 
         f"line {late}: Slurm ignores #SBATCH after the first YAML line",
     ]
     fixed = plan("demo.yaml", "--fix-batch", "--json")
-    assert fixed.stderr == "demo.yaml: #SBATCH lines rewritten\n"
+    assert fixed.stderr == "demo.yaml: line 2: --nodes=3 is now --nodes=2\n"
     assert path.read_text() == good.replace("measure:\n", "#SBATCH --mem=0\nmeasure:\n")
     assert path.stat().st_mode & 0o777 == 0o755
     again = plan("demo.yaml", "--fix-batch")
@@ -217,23 +217,35 @@ def test_what_is_not_there_is_told(here: Path) -> None:
     assert isinstance(plan("demo.yaml", "--site", "nowhere").exception, ConfigError)
 
 
+def test_a_site_that_nobody_filled_in_is_warned_of(here: Path) -> None:
+    (here / "new.yaml").write_text("partition: FILL-IN\naccount: me\ncontainer:\n  image: /FILL-IN/a.sqsh\n")
+    said = f"{here}/new.yaml:1: partition is still FILL-IN, and so is container.image (line 4); submit refuses it"
+    assert warnings_of("--site", "./new.yaml") == [said]
+
+
 def test_domains_are_asked_for_where_the_site_can_and_told_where_not(here: Path) -> None:
     edit(here / "demo.yaml", "nodes: {count: 2,", "nodes: {count: 2, nvlink_domain: 18,")
     (here / "rack.yaml").write_text("segment: true\n")
     (note,) = json.loads(plan("demo.yaml", "--json").stdout)["notes"]
     assert note.startswith("the plan counts on NVLink domains of 18 nodes, and domain placement is not asked for")
+    assert note.endswith("; name your cluster's site with --site NAME")
     assert f"note: {note}\n" in plan("demo.yaml").stdout
     asked = json.loads(plan("demo.yaml", "--site", "./rack.yaml", "--json").stdout)
     assert asked["notes"] == []
     assert asked["warnings"] == [
-        "no #SBATCH line: nothing, the plan wants --segment=2; `dynamo-mlperf plan --fix-batch demo.yaml` corrects it"
+        (
+            "no #SBATCH line asks for --segment; the plan wants --segment=2; "
+            "`dynamo-mlperf plan --fix-batch demo.yaml` corrects it"
+        )
     ]
-    plan("demo.yaml", "--site", "./rack.yaml", "--fix-batch")
+    fixed = plan("demo.yaml", "--site", "./rack.yaml", "--fix-batch")
+    assert fixed.stderr == "demo.yaml: added #SBATCH --segment=2\n"
     assert "\n#SBATCH --segment=2\n" in (here / "demo.yaml").read_text()
     assert warnings_of("--site", "./rack.yaml") == []
     edit(here / "demo.yaml", "nvlink_domain: 18", "nvlink_domain: 2")
     (uneven,) = json.loads(plan("demo.yaml", "--nodes", "6", "--json", "--site", "laptop").stdout)["notes"]
     assert "domain placement is not asked for: site laptop" in uneven
+    assert uneven.endswith("whether its Slurm has topology/block, then write `segment: true` in the site file")
     edit(here / "demo.yaml", "nvlink_domain: 2", "nvlink_domain: 4")
     (never,) = json.loads(plan("demo.yaml", "--nodes", "6", "--json", "--site", "./rack.yaml").stdout)["notes"]
     assert never.endswith("--segment has to divide the 6 nodes of the job")
@@ -325,6 +337,8 @@ def test_the_schema_names_types_bounds_and_defaults() -> None:
         "frontends.discovery: etcd | file; default etcd",
         "reduced.percentile: number, more than 0, less than 100",
         "measure.target_qps: number, more than 0, at most 1e+06; required",
+        "measure.benchmark: qwen3-vl-235b-a22b | gpt-oss-120b | deepseek-r1 | llama2-70b-99.9; required",
+        "measure.scenario: Offline | Server | Interactive; required",
     ):
         assert f"{line}\n" in text
 
@@ -334,3 +348,20 @@ def test_the_json_schema_forbids_unknown_keys() -> None:
     assert schema["additionalProperties"] is False
     assert "schema" in schema["required"]
     assert schema["$defs"]["Role"]["properties"]["workers"]["minimum"] == 1
+
+
+def test_a_picture_that_the_system_refuses_is_no_bug(here: Path) -> None:
+    assert here.is_dir()
+    result = plan("demo.yaml", "--svg", "/proc/plan.svg")
+    assert isinstance(result.exception, SetupError), result.exception
+
+
+def test_numbers_and_letters_that_no_file_can_hold_are_refused(here: Path, repository: Path) -> None:
+    name = "q3vl-gb200x16-interactive-4p8d.yaml"
+    shutil.copy(repository / "topologies" / name, here)
+    edit(here / name, "gpu: gb200", "gpu_memory_gib: 1e308")
+    edit(here / name, "assets/shopify-product-catalogue-8k", '"\\ud800"')
+    result = plan(name)
+    assert isinstance(result.exception, ConfigError), result.exception
+    assert "gpu_memory_gib" in result.exception.what
+    assert "surrogate" in result.exception.what

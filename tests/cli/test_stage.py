@@ -208,6 +208,8 @@ def test_a_dry_run_copies_nothing(base: Path, capsys: pytest.CaptureFixture[str]
     answer = json.loads(capsys.readouterr().out)
     assert (answer["needed_bytes"], answer["evictable"]) == (4000, {})
     assert answer["free_bytes"] > 4000
+    assert _run(*arguments) == 0
+    assert capsys.readouterr().out.startswith("4.0 kB needed, ")
     assert not (base / "disk").exists()
 
 
@@ -241,3 +243,28 @@ def test_a_wrong_list_of_peers_is_a_usage_error(base: Path, capsys: pytest.Captu
     (base / "peers.json").write_text("{}")
     assert _run("stage", "copy", base / "m.yaml", "--to", base / "disk", "--peers", base / "peers.json") == 2
     assert "no list of peers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["pipe", "none/m.yaml", "models"])
+def test_a_manifest_takes_the_place_of_no_device_and_no_directory(
+    base: Path, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(base / "pipe")
+    assert _run("stage", "manifest", base / "models" / "m", "-o", base / where) == 2
+    assert "-o" in capsys.readouterr().err
+    assert (base / "pipe").is_fifo()
+
+
+def test_a_name_that_is_no_utf8_is_refused_when_the_manifest_is_made(
+    base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(os.fsdecode(os.fsencode(base / "models" / "m" / "bad") + b"\x80")).write_text("x")
+    assert _run("stage", "manifest", base / "models" / "m", "-o", base / "bad.yaml") == 2
+    assert "has to be UTF-8" in capsys.readouterr().err
+    assert not (base / "bad.yaml").exists()
+
+
+@pytest.mark.parametrize("verb", ["manifest", "verify"])
+def test_a_path_that_is_too_long_is_a_usage_error(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("stage", verb, "x" * 300) == 2
+    assert "too long" in capsys.readouterr().err

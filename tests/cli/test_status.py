@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.fakes.slurm_programs import NO_ACCOUNTING, FakeSlurm
 from tests.slurm.test_outcome import make_run
@@ -45,7 +48,7 @@ def test_all_runs_by_default_with_one_question(tmp_path: Path) -> None:
     assert lines[0].split() == ["RUN", "JOB", "STANDS", "PHASE", "WORKERS"]
     assert lines[1].split()[:4] == ["r-42", "42", "VALID", "-"]
     assert lines[1].endswith(
-        "  0 of 2 ready, 1 ended  "
+        "  1 ended, 1 never started  "
         "4.50 completed per second; warning: a step of the job ended with 1 (Slurm's derived exit code)"
     )
     assert "NODE_FAIL" in lines[2]
@@ -62,6 +65,16 @@ def test_one_run_alone_has_its_workers(tmp_path: Path) -> None:
     assert "  job      43 NODE_FAIL, NodeDown on n[1-2] (by scontrol)" in shown
     assert "  worker   decode-0  ready  n1" in shown
     assert "  worker   decode-1  planned  n2" in shown
+
+
+def test_workers_of_a_run_that_came_to_its_end_were_stopped(tmp_path: Path) -> None:
+    fake = two_runs(tmp_path)
+    path = tmp_path / "runs" / "r-42" / "events.jsonl"
+    events = path.read_text().splitlines(keepends=True)
+    stop = json.dumps({"t": 1008.0, "event": "phase_begin", "phase": "stop"}) + "\n"
+    path.write_text("".join([*events[:-2], stop, *events[-2:]]))
+    assert "  worker   decode-0  stopped  n1" in status(tmp_path, "42", fake=fake).stdout.splitlines()
+    assert "  1 never started, 1 stopped  " in status(tmp_path, fake=fake).stdout
 
 
 def test_json_carries_everything(tmp_path: Path) -> None:
@@ -81,3 +94,53 @@ def test_no_runs_and_unknown_runs(tmp_path: Path) -> None:
 
 def test_watching_ends_when_all_have_ended(tmp_path: Path) -> None:
     assert "NODE_FAIL" in status(tmp_path, "--watch", fake=two_runs(tmp_path)).stdout
+
+
+BEGIN = {"event": "job_begin", "t": 1.0, "place": "this machine"}
+
+
+@pytest.mark.parametrize(
+    ("events", "files"),
+    [
+        ([{**BEGIN, "t": "x"}], {}),
+        ([BEGIN, {"event": "phase_begin", "phase": "measure", "t": None}], {}),
+        ([BEGIN], {"plan.json": {"workers": [1], "binding": 7}}),
+        ([BEGIN], {"plan.json": {"workers": [{"ranks": [{"node": [1]}]}], "binding": [{"position": [1]}]}}),
+        ([BEGIN, {"event": "job_end", "exit_code": 5}], {"verdict.json": {"verdict": "INVALID", "reasons": {"a": 1}}}),
+        ([BEGIN], {"verdict.json": {"verdict": ["VALID"]}}),
+    ],
+)
+def test_a_damaged_run_does_not_hide_the_others(
+    tmp_path: Path, events: list[dict[str, object]], files: dict[str, object]
+) -> None:
+    fake = two_runs(tmp_path)
+    damaged = tmp_path / "runs" / "damaged"
+    damaged.mkdir()
+    (damaged / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events) + "[" * 100_000 + "\n")
+    for name, value in files.items():
+        (damaged / name).write_text(json.dumps(value))
+    if "verdict.json" not in files:
+        os.mkfifo(damaged / "verdict.json")
+    done = status(tmp_path, fake=fake)
+    assert done.returncode == 0, done.stderr
+    assert {line.split()[0] for line in done.stdout.splitlines()[1:]} == {"r-42", "r-43", "damaged"}
+
+
+def test_progress_that_is_no_progress_is_left_out(tmp_path: Path) -> None:
+    fake = two_runs(tmp_path)
+    fake.answers("scontrol", "JobId=43 JobState=RUNNING Reason=None ExitCode=0:0 NodeList=n1\n")
+    events = ({**BEGIN, "place": "Slurm job 43 on n1"}, {"event": "phase_begin", "phase": "measure", "t": 2})
+    (tmp_path / "runs" / "r-43" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (tmp_path / "runs" / "r-43" / "loadgen").mkdir(exist_ok=True)
+    (tmp_path / "runs" / "r-43" / "loadgen" / "progress.json").write_text('{"completed": 3}')
+    done = status(tmp_path, "43", fake=fake)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "RUNNING" in done.stdout
+
+
+@pytest.mark.parametrize("word", ["x" * 300, "y" * 300 + "/z", "./circle"])
+def test_a_word_that_can_be_no_run_is_a_usage_error(tmp_path: Path, word: str) -> None:
+    fake = two_runs(tmp_path)
+    (tmp_path / "circle").symlink_to("circle")
+    done = status(tmp_path, word, fake=fake)
+    assert done.returncode == 2, done.stderr

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
@@ -101,6 +102,14 @@ def test_workers_are_asked_side_by_side_but_each_one_thing_at_a_time(gate: Gate,
     assert frontend.served == {"decode-0": 4, **{f"decode-{number}": 2 for number in range(1, 60)}}
     assert {most for name, most in frontend.most.items() if name != "all"} == {1}
     assert 1 < frontend.most["all"] <= AT_ONCE
+
+
+def test_progress_counts_workers_not_pairs_of_them(gate: Gate, frontend: Frontend) -> None:
+    said: list[str] = []
+    telling = replace(gate, say=said.append)
+    run_errands(telling, [errand(frontend, "prefill-0", name) for name in ("decode-0", "decode-1")])
+    counts = dict.fromkeys(text.partition(" workers")[0] for text in said)
+    assert list(counts) == ["0 of 3", "1 of 3", "3 of 3"], "prefill-0 serves with both"
 
 
 def test_a_worker_that_is_listed_before_it_is_routable_is_asked_again(gate: Gate, frontend: Frontend) -> None:

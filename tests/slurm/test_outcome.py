@@ -124,6 +124,34 @@ def test_workers_and_phase_are_read_from_the_directory(tmp_path: Path) -> None:
     assert (ended.state, ended.status) == ("ended", -9)
 
 
+def test_a_worker_that_ends_when_all_are_ended_is_stopped(tmp_path: Path) -> None:
+    root = make_run(tmp_path)
+    events = (root / "events.jsonl").read_text().splitlines(keepends=True)
+    stop = json.dumps({"t": 1008.0, "event": "phase_begin", "phase": "stop"}) + "\n"
+    (root / "events.jsonl").write_text("".join([*events[:-2], stop, *events[-2:]]))
+    (stopped,) = [worker for worker in find_run("42", tmp_path).workers if worker.name == "decode-0"]
+    assert (stopped.state, stopped.status) == ("stopped", -9)
+
+
+@pytest.mark.parametrize(
+    ("check", "word", "said"),
+    [("interrupted", "CANCELLED", "interrupted by SIGTERM (cancelled)"), ("run", "FAILED", "stopped by SIGTERM")],
+)
+def test_a_run_that_was_asked_to_end_is_cancelled(
+    slurm: FakeSlurm, tmp_path: Path, check: str, word: str, said: str
+) -> None:
+    root = make_run(tmp_path, verdict="FAILED", code=143)
+    reasons = [{"check": check, "got": "stopped by SIGTERM"}]
+    (root / "verdict.json").write_text(json.dumps({"verdict": "FAILED", "reasons": reasons}))
+    found = stands(slurm, tmp_path, "FAILED", "143:0")
+    assert (found.outcome.word, found.outcome.text, found.outcome.exit_code) == (word, said, 143)
+    assert found.as_json()["verdict"] == "FAILED"
+    events = (root / "events.jsonl").read_text()
+    (root / "events.jsonl").write_text(events.replace("Slurm job 42 on 2 nodes (n1, n2)", "this machine, 2 nodes"))
+    (local,), _ = standings(list_runs(tmp_path))
+    assert (local.job, local.outcome) == (None, found.outcome)
+
+
 def test_a_submitted_run_is_known_before_it_has_a_directory(slurm: FakeSlurm, tmp_path: Path) -> None:
     record = tmp_path / RECORDS / "42" / RECORD
     record.parent.mkdir(parents=True)

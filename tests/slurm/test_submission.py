@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -48,7 +49,7 @@ def test_the_site_adds_to_what_sbatch_would_do_alone(tmp_path: Path) -> None:
         "sbatch",
         "--parsable",
         "--no-requeue",
-        "--job-name=a.yaml",
+        "--job-name=a",
         "--partition=gpu",
         "--account=me",
         "--qos=high",
@@ -64,7 +65,7 @@ def test_another_node_count_is_told_to_slurm_and_to_the_job(tmp_path: Path) -> N
     file = tmp_path / "a.yaml"
     file.write_text(TEXT)
     submission = make_submission(file, "a", Site(), gpus=4, nodes=8, site_argument="here", caller={})
-    words = ("--job-name=a.yaml", "--nodes=8", "/dev/stdin", "--site", "here", "--nodes", "8")
+    words = ("--job-name=a", "--nodes=8", "/dev/stdin", "--site", "here", "--nodes", "8")
     assert submission.argv[3:] == words
 
 
@@ -267,3 +268,64 @@ def test_each_example_is_what_submit_prints(repository: Path, monkeypatch: pytes
             file, topology["name"], site, gpus=nodes["gpus"], segment=segment, site_argument=name, caller={}
         )
         assert submission.as_text() == shown, f"dynamo-mlperf submit {file} --site {name} --dry-run > {example}"
+
+
+def test_the_dry_run_runs_nothing_but_sbatch(tmp_path: Path) -> None:
+    """A file's name, or a line of it, that would end the comment or the here-document early."""
+    file = tmp_path / "a\ntouch made-by-name; #.yaml"
+    file.write_text(TEXT + 'site: "\nEND OF SCRIPT\ntouch made-by-line\n"\n')
+    told = make_submission(file, "a", Site(name="here"), gpus=4, caller={"PATH": os.environ["PATH"]}).as_text()
+    slurm = FakeSlurm(tmp_path / "bin")
+    slurm.directory.mkdir()
+    slurm.script("sbatch", "cat > received")
+    subprocess.run(("bash", "-c", told), cwd=tmp_path, env={"PATH": slurm.path}, check=True)
+    assert (tmp_path / "received").read_text() == file.read_text()
+    assert not list(tmp_path.glob("made-by*"))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--export", "HF_TOKEN=x"), "HF_TOKEN"),
+        (("-a1-4",), "--array"),
+        (("--arr=1-4",), "--array"),
+        (("--req",), "--requeue"),
+        (("other.sh",), "'other.sh' is no option"),
+        (("--hold", "other.sh"), "'other.sh' is no option"),
+    ],
+)
+def test_options_are_read_as_sbatch_reads_them(tmp_path: Path, more: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        made(tmp_path, more=more)
+
+
+@pytest.mark.parametrize("option", ["--wait", "-W", "--test-only", "hetjob"])
+def test_a_file_that_sbatch_would_not_take_at_once_is_refused(tmp_path: Path, option: str) -> None:
+    with pytest.raises(ConfigError, match="line 2"):
+        made(tmp_path, TEXT.replace("--nodes", f"{option} --nodes"))
+
+
+def test_an_sbatch_that_hangs_may_have_taken_the_job(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dynamo_mlperf.slurm.submission.ASK_S", 0.3)
+    slurm.script("sbatch", "exec sleep 60")
+    with pytest.raises(SetupError, match="did not answer") as caught:
+        made(tmp_path).send()
+    assert "squeue --me" in caught.value.action
+
+
+def test_bytes_that_are_no_text_do_not_hide_the_id(slurm: FakeSlurm, tmp_path: Path) -> None:
+    slurm.script("sbatch", r"cat > /dev/null; printf '\377\n' >&2; echo 12")
+    assert job_id_of(made(tmp_path).send().stdout) == "12"
+
+
+@pytest.mark.parametrize(
+    "damage", [{"job_id": 12}, {"job_id": "--me"}, {"run_dir": "a\0b"}, {"run_dir": 3}, {"submitted_t": None}]
+)
+def test_a_damaged_record_is_left_out(tmp_path: Path, damage: dict[str, Any]) -> None:
+    good = {"job_id": "12", "name": "a", "run_dir": "/runs/a-12", "file": "a.yaml", "submitted_t": 1.0}
+    for name, value in (("12", good), ("13", {**good, "job_id": "13", **damage})):
+        (tmp_path / RECORDS / name).mkdir(parents=True)
+        (tmp_path / RECORDS / name / "submission.json").write_text(json.dumps(value))
+    assert list(read_submissions(tmp_path)) == ["12"]

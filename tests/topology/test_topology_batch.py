@@ -132,6 +132,20 @@ def test_a_missing_or_foreign_shebang_is_a_difference() -> None:
     assert fixed(good) == f"{SHEBANG}\n{good}"
 
 
+def test_a_difference_says_what_is_wanted_and_what_correcting_it_does() -> None:
+    found = differences(f"{SHEBANG}\n#SBATCH -N3 --no-requeue -p gpu", shipped=True)
+    assert [(difference.text, difference.change) for difference in found] == [
+        ("line 2: -N3, the plan wants --nodes=4", "line 2: -N3 is now --nodes=4"),
+        ("no #SBATCH line asks for --gres; the plan wants --gres=gpu:4", "added #SBATCH --gres=gpu:4"),
+        (
+            "line 2: -p gpu, the plan wants no --partition (sbatch -p, -A, -w or the site file say it)",
+            "line 2: -p gpu is left out",
+        ),
+    ]
+    (bare,) = differences("#SBATCH -N4 --gres=gpu:4 --no-requeue")
+    assert (bare.text, bare.change) == (f"no first line that runs it; the plan wants {SHEBANG}", f"added {SHEBANG}")
+
+
 def test_an_open_quote_is_refused() -> None:
     with pytest.raises(ConfigError, match="line 2: a quote is not closed"):
         differences(f"{SHEBANG}\n#SBATCH --comment='x")

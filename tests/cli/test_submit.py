@@ -1,0 +1,88 @@
+"""`submit` from where not everything of the job is seen: what is left to the job, and what is refused all the same."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dynamo_mlperf.cli.submit import command
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.job.workload import check_workload
+from dynamo_mlperf.topology.spec import load_topology
+from tests.fakes.slurm_programs import FakeSlurm
+
+LARGE = "q3vl-gb200x16-interactive-4p8d"
+
+
+@pytest.fixture
+def here(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with two topologies and nothing that they name; sbatch answers."""
+    for name in (LARGE, "rehearse-1p1d"):
+        shutil.copy(repository / "topologies" / f"{name}.yaml", tmp_path)
+    slurm = FakeSlurm(tmp_path / "bin")
+    slurm.directory.mkdir()
+    slurm.sbatch("77")
+    monkeypatch.setenv("PATH", slurm.path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DYNAMO_MLPERF_SITE", raising=False)
+    return tmp_path
+
+
+def submit(*words: str) -> Result:
+    return CliRunner().invoke(command, words)
+
+
+def test_what_is_not_seen_from_here_is_left_to_the_job(here: Path) -> None:
+    result = submit(f"{LARGE}.yaml", "--site", "laptop")
+    assert result.exception is None
+    assert result.stdout.startswith("job 77  ")
+    for unseen in ("assets/shopify-product-catalogue-8k", "staging/qwen3-vl-235b-a22b-nvfp4.yaml"):
+        assert f"{here / unseen} is not seen from here; the job checks it\n" in result.stderr
+    assert f"--job-name={LARGE}" in FakeSlurm(here / "bin").sent()["argv"]
+
+
+@pytest.mark.parametrize("manifest", ["", "kind: [\n"])
+def test_what_is_seen_and_wrong_is_refused(here: Path, manifest: str) -> None:
+    if manifest:
+        (here / "staging").mkdir()
+        (here / "staging" / "qwen3-vl-235b-a22b-nvfp4.yaml").write_text(manifest)
+    else:
+        (here / "assets" / "shopify-product-catalogue-8k").mkdir(parents=True)
+    result = submit(f"{LARGE}.yaml", "--dry-run")
+    assert isinstance(result.exception, ConfigError)
+    assert result.stdout == ""
+
+
+def test_an_example_site_is_shown_but_not_sent_to(here: Path) -> None:
+    said = "gb200-pyxis.yaml:4: partition is still FILL-IN"
+    shown = submit(f"{LARGE}.yaml", "--site", "gb200-pyxis", "--dry-run")
+    assert shown.exit_code == 0
+    assert said in shown.stderr
+    assert "\nsbatch --parsable " in shown.stdout
+    refused = submit(f"{LARGE}.yaml", "--site", "gb200-pyxis")
+    assert isinstance(refused.exception, ConfigError)
+    assert said in refused.exception.what
+    assert not (here / "bin" / "sbatch.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "tiny"), [(LARGE, "qwen3-vl-235b-a22b/README.md says", False), ("rehearse-1p1d", "init", True)]
+)
+def test_a_run_without_its_data_set_names_where_it_comes_from(here: Path, name: str, said: str, tiny: bool) -> None:  # noqa: FBT001
+    with pytest.raises(ConfigError, match=r"catalogue\.jsonl: No such file") as refusal:
+        check_workload(load_topology(here / f"{name}.yaml"), here)
+    assert said in refusal.value.action
+    assert ("assets/tiny-product-catalogue" in refusal.value.action or "makes it" in refusal.value.action) == tiny
+
+
+def test_a_tiny_data_set_is_offered_to_a_reduced_file_alone(here: Path) -> None:
+    path = here / "rehearse-1p1d.yaml"
+    path.write_text(path.read_text().replace("assets/tiny-product-catalogue", "assets/other"))
+    with pytest.raises(ConfigError) as refusal:
+        check_workload(load_topology(path), here)
+    ways = refusal.value.action.split("; ")
+    assert ways[0].startswith("benchmarks/qwen3-vl-235b-a22b/README.md says")
+    assert ways[1] == "`dynamo-mlperf init --assets assets` makes a tiny one, assets/tiny-product-catalogue"
