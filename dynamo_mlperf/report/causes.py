@@ -12,7 +12,8 @@ from dynamo_mlperf.report.logs import log_of, tail
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynamo_mlperf.report.figures import Figures, Reason
+    from dynamo_mlperf.record import Reason
+    from dynamo_mlperf.report.figures import Figures
     from dynamo_mlperf.report.run_data import RunData
     from dynamo_mlperf.report.timeline import Process
 

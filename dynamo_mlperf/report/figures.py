@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.record import Reason
 from dynamo_mlperf.report import quantities as q
 from dynamo_mlperf.report.queries import CONSTRAINTS, ascending_ms, percentile
 from dynamo_mlperf.report.run_data import as_list, as_mapping
@@ -33,16 +34,6 @@ _CLASS_MEANING = {
     "reduced": "reduced rules, for tuning and demos; cannot be submitted",
     "rehearsal": "simulated engines; says nothing about real hardware and cannot be submitted",
 }
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why a run is not VALID."""
-
-    check: str
-    wanted: str
-    got: str
-    action: str
 
 
 @dataclass(frozen=True)
