@@ -85,7 +85,8 @@ def divide(gpus: Mapping[str, Sequence[int]], areas: Sequence[NumaArea]) -> dict
         lost = sorted(set(own) - listed)
         if lost:
             raise ConfigError(
-                f"{name}: GPU {lost[0]} is near to no NUMA node of the site", f"add {lost[0]} to the gpus of its NUMA node"
+                f"{name}: GPU {lost[0]} is near to no NUMA node of the site",
+                f"add {lost[0]} to the gpus of its NUMA node",
             )
     cores: dict[str, list[int]] = {name: [] for name in gpus}
     memory: dict[str, list[float | None]] = {name: [] for name in gpus}
