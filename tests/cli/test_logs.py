@@ -74,6 +74,7 @@ def test_following_shows_what_comes_and_new_logs(run_dir: Path) -> None:
     events.write_text(
         whole.replace("this machine, 1 virtual node", "Slurm job 5 on 1 nodes (n1)").splitlines()[0] + "\n"
     )
+    (run_dir.parent.parent / "slurm-5.out").touch()  # Slurm need not be asked for it before the logs are read
     asked = run_dir / "asked"  # by then the ends of the logs are known
     state = run_dir / "state"
     state.write_text("RUNNING")

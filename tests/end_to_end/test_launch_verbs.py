@@ -190,7 +190,7 @@ def test_two_runs_of_one_name_submitted_from_inside_a_job(
     one, two = standing(cluster, first, second)
     assert (one["outcome"]["word"], one["outcome"]["success"]) == ("CANCELLED", False)
     assert (two["outcome"]["word"], two["outcome"]["success"]) == ("VALID", True)
-    assert {worker["state"] for worker in two["workers"]} == {"ended"}
+    assert {worker["state"] for worker in two["workers"]} == {"stopped"}
     refused = cluster.call("exec", "dynamo-mlperf", "logs", second, "../verdict", check=False)
     assert refused.returncode == 2
     evidence = b"".join(path.read_bytes() for path in (place.root / "runs").rglob(f"*{second}*/**/*") if path.is_file())
