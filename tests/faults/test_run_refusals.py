@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -127,21 +126,9 @@ def test_a_missing_engine_python_is_named(place: Place) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(mount_small: Callable[[str], Path]) -> Path:
     """A file system of 2 MiB of its own."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a small file system")
-    where = tmp_path / "small"
-    where.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(where)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a file system here: {mounted.stderr.strip()}")
-    try:
-        yield where
-    finally:
-        subprocess.run(["umount", "--lazy", str(where)], check=True)
+    return mount_small("2m")
 
 
 def fill(where: Path) -> None:

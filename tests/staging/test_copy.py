@@ -23,7 +23,7 @@ from dynamo_mlperf.staging.manifest import Manifest, make_manifest
 from dynamo_mlperf.staging.marker import is_staged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
 MIB = 1 << 20
 SIZES = {"a.bin": MIB, "b.bin": MIB, "sub/c.bin": MIB, "sub/empty": 0}
@@ -70,19 +70,9 @@ def disk(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
+def full_disk(mount_small: Callable[[str], Path]) -> Path:
     """A file system of 4 MiB."""
-    directory = tmp_path / "tmpfs"
-    directory.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a small tmpfs")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", directory], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no small tmpfs here: {mounted.stderr.strip()}")
-    yield directory
-    subprocess.run(["umount", "-l", directory], check=True)
+    return mount_small("4m")
 
 
 def _start(repository: Path, manifest: Manifest, source: Path, disk: Path, pause_at: int) -> subprocess.Popen[str]:

@@ -22,7 +22,7 @@ from dynamo_mlperf.staging.manifest import Manifest, make_manifest
 from dynamo_mlperf.staging.use import in_use, mark_in_use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 KIB = 1024
 SIZE = 1200 * KIB
@@ -33,19 +33,9 @@ RUN = f"{NAME}@host@1@2@3"
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(mount_small: Callable[[str], Path]) -> Path:
     """A file system of 4 MiB: three models fit, a fourth does not."""
-    directory = tmp_path / "disk"
-    directory.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a small tmpfs")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", directory], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"no small tmpfs here: {mounted.stderr.strip()}")
-    yield directory
-    subprocess.run(["umount", "-l", directory], check=True)
+    return mount_small("4m")
 
 
 class Models:
