@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from dynamo_mlperf.errors import Stopped
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from dynamo_mlperf.files import RunPaths
@@ -80,6 +84,19 @@ class Job:
     def scoped_name(self) -> str:
         """The topology's name with the nonce."""
         return f"{self.topology.name}-{self.nonce}"
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A phase of the job, shown and on record; one that is cut short is told apart from one that ended."""
+        self.progress.phase(name)
+        self.events.add("phase_begin", phase=name)
+        try:
+            yield
+        except BaseException as problem:
+            self.progress.cut_short("stopped" if isinstance(problem, Stopped) else "failed")
+            raise
+        finally:
+            self.events.add("phase_end", phase=name)
 
     @property
     def result_class(self) -> ResultClass:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, SetupError, Stopped
@@ -15,8 +14,6 @@ from dynamo_mlperf.job.agents import NodeAgents
 from dynamo_mlperf.job.context import Job, Progress, new_nonce
 from dynamo_mlperf.job.deployment import Deployment
 from dynamo_mlperf.job.engine_flags import check_flags
-from dynamo_mlperf.job.losses import told
-from dynamo_mlperf.job.measurement import measure
 from dynamo_mlperf.job.nodes import bind_nodes, check_nodes, choose_base_port, start_agents
 from dynamo_mlperf.job.versions import collect_versions
 from dynamo_mlperf.job.weights import stage_weights
@@ -38,7 +35,7 @@ from dynamo_mlperf.serving.supervisor import Supervisor
 from dynamo_mlperf.topology.plan import plan_as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from dynamo_mlperf.process.allocation import Allocation
@@ -100,9 +97,9 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
     finally:
         if not decided:
             _record_bug(job)
-        with _phase(job, "stop"):
+        with job.phase("stop"):
             _stop(job)
-    with _phase(job, "record"):
+    with job.phase("record"):
         _report(job)
     job.events.add("job_end", exit_code=int(code), peak_memory_bytes=peak_memory_bytes(), cpu_s=own_cpu_s())
     return verdict, code
@@ -235,19 +232,6 @@ def _record_plan(
     write_json(paths.plan, {**plan_as_json(plan), "binding": binding})
 
 
-@contextlib.contextmanager
-def _phase(job: Job, name: str) -> Iterator[None]:
-    job.progress.phase(name)
-    job.events.add("phase_begin", phase=name)
-    try:
-        yield
-    except BaseException as problem:
-        job.progress.cut_short("stopped" if isinstance(problem, Stopped) else "failed")
-        raise
-    finally:
-        job.events.add("phase_end", phase=name)
-
-
 class _Run:
     """The phases up to the verdict."""
 
@@ -256,19 +240,19 @@ class _Run:
 
     def until_verdict(self) -> Verdict:
         job = self._job
-        with _phase(job, "check"):
+        with job.phase("check"):
             start_agents(job)
             versions = collect_versions(job)
             write_json(job.paths.versions, versions)
             facts = check_nodes(job)
             check_flags(job, versions)
-        with _phase(job, "stage"):
+        with job.phase("stage"):
             model_dirs = stage_weights(job, facts)
         return self._measure(self._start(facts, model_dirs))
 
     def _start(self, facts: dict[int, MachineFacts], model_dirs: dict[int, Path]) -> Deployment:
         job = self._job
-        with _phase(job, "start"):
+        with job.phase("start"):
             nodes = bind_nodes(job, facts)
             job.allocation.bind(nodes)
             _record_plan(job.paths, job.plan, job.allocation, facts)
@@ -283,24 +267,18 @@ class _Run:
     def _measure(self, deployment: Deployment) -> Verdict:
         job = self._job
         # What only the end needs is imported while the engines load: the first request does not wait for it.
-        from dynamo_mlperf.load.verdict import judge
+        from dynamo_mlperf.job.tests import run_tests
 
         workload = prepare_workload(job, deployment.endpoints.model)
-        with _phase(job, "ready"):
+        with job.phase("ready"):
             ids = deployment.wait_until_ready()
-        with _phase(job, "canary"):
+        with job.phase("canary"):
             canary = deployment.prove(ids, workload.bodies[:CANARY_SAMPLES])
             write_json(job.paths.evidence, {"canary": canary})
-        with _phase(job, "warmup"):
+        with job.phase("warmup"):
             warmed = deployment.warm_up(workload.warm_up_bodies(job.topology.timeouts.warmup_requests))
             write_json(job.paths.evidence, {"canary": canary, "warmup": warmed})
-        with _phase(job, "measure"):
-            transfer = measure(job, deployment, workload)
-        with _phase(job, "judge"):
-            verdict = judge(job.paths.load, workload.settings, transfer, job.result_class, str(job.paths.root))
-            slow = json.loads(job.paths.evidence.read_text())["stragglers"]
-            named = replace(verdict, model=job.topology.model.name)
-            return told(named, deployment.losses.found, slow)
+        return run_tests(job, deployment, workload)
 
 
 def _failed(job: Job, problem: DynamoMlperfError, check: str = "run") -> Verdict:

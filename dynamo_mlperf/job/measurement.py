@@ -1,23 +1,21 @@
-"""Phase `measure`: requests prepared, LoadGen in a process of its own, the engines' counters around it."""
+"""One LoadGen test against the deployment: a process of its own, the engines' counters around it."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import MeasureError
 from dynamo_mlperf.files import write_json
+from dynamo_mlperf.job.counted import CountedWindow
 from dynamo_mlperf.job.in_flight import client_processes, engine_seats, with_offline_bound
-from dynamo_mlperf.job.losses import stragglers
 from dynamo_mlperf.job.workload import REQUESTS_FILE
 from dynamo_mlperf.load.spec import MeasureSpec
 from dynamo_mlperf.process.command import RUN_VARIABLE, Command, inherited_environment
 from dynamo_mlperf.process.machine import run_mark
-from dynamo_mlperf.serving.canary import differences, per_role, read_all_counters, settled_counters
-from dynamo_mlperf.serving.counters import transfer_evidence
 from dynamo_mlperf.serving.supervisor import Layer
 
 if TYPE_CHECKING:
@@ -25,99 +23,101 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.job.context import Job
     from dynamo_mlperf.job.deployment import Deployment
-    from dynamo_mlperf.job.workload import Workload
+    from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.process.child import Child
     from dynamo_mlperf.record import TransferEvidence
-    from dynamo_mlperf.serving.counters import Counts
 
 SILENT_S = 180.0
 """Longest time without progress of the load client; it may need 120 s of it to start its processes."""
 
 
-def measure(job: Job, deployment: Deployment, workload: Workload) -> TransferEvidence:
+@dataclass(frozen=True)
+class LoadTest:
+    """One LoadGen test of a job.
+
+    Attributes:
+        name: Of its process and log: `loadgen` for the job's result.
+        directory: Takes `measure.json`, `metrics/` and `evidence.json`.
+        load_dir: Takes LoadGen's logs and our client's account; its working directory.
+        settings: What LoadGen is told.
+        requests: The request bodies, one per sample.
+        keep_text: Whether answers go into the accuracy log, as text.
+        keep_token_ids: Whether they go there as token ids.
+        audit_config: Whether LoadGen is to find an `audit.config` in `load_dir`.
+    """
+
+    name: str
+    directory: Path
+    load_dir: Path
+    settings: LoadSettings
+    requests: Path
+    keep_text: bool = False
+    keep_token_ids: bool = False
+    audit_config: bool = False
+
+    @staticmethod
+    def of_run(job: Job, settings: LoadSettings) -> LoadTest:
+        """The performance test whose result is the job's."""
+        return LoadTest("loadgen", job.paths.root, job.paths.load, settings, job.paths.root / REQUESTS_FILE)
+
+
+def measure(job: Job, deployment: Deployment, test: LoadTest) -> TransferEvidence:
     """Run LoadGen once and read the engines' counters before and after.
 
     Raises:
         MeasureError: LoadGen could not measure; says why.
         ServingError: Something died meanwhile.
     """
-    gate = deployment.gate
-    before = read_all_counters(gate)
-    _keep_metrics(job, "before", before)
-    began = time.time()
-    deployment.tolerate_losses()
-    _run_loadgen(job, _write_spec(job, deployment, workload))
-    requests = int(json.loads((job.paths.load / "client.json").read_text())["requests"])
-    fallen = deployment.losses.since(began)
-    before = {name: page for name, page in before.items() if name not in fallen}
-    # What a lost worker had counted is gone with it: there is no sum to wait for.
-    after = settled_counters(gate, before, 0 if fallen or not deployment.endpoints.plan.frontends else requests)
-    _keep_metrics(job, "after", after)
-    moved = differences(before, after)
-    evidence = transfer_evidence(job.topology.engine, per_role(gate, moved))
-    known = json.loads(job.paths.evidence.read_text()) if job.paths.evidence.exists() else {}
-    write_json(
-        job.paths.evidence,
-        {
-            **known,
-            "transfer": asdict(evidence),
-            "workers": {name: dict(counts) for name, counts in moved.items()},
-            "losses": deployment.losses.as_json(),
-            "stragglers": stragglers(moved),
-        },
-    )
-    return evidence
+    window = CountedWindow(job, deployment, test.directory)
+    _run_loadgen(job, test, _write_spec(job, deployment, test))
+    return window.close(int(json.loads((test.load_dir / "client.json").read_text())["requests"]))
 
 
-def _keep_metrics(job: Job, when: str, pages: dict[str, tuple[str, Counts]]) -> None:
-    directory = job.paths.metrics / when
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, (text, _) in pages.items():
-        (directory / f"{name}.prom").write_text(text)
-
-
-def _write_spec(job: Job, deployment: Deployment, workload: Workload) -> Path:
+def _write_spec(job: Job, deployment: Deployment, test: LoadTest) -> Path:
     seats = engine_seats(job.topology)
-    clients = client_processes(workload.settings, seats)
+    clients = client_processes(test.settings, seats)
     spec = MeasureSpec(
-        settings=with_offline_bound(workload.settings, seats, clients),
-        requests=job.paths.root / REQUESTS_FILE,
-        out_dir=job.paths.load,
+        settings=with_offline_bound(test.settings, seats, clients),
+        requests=test.requests,
+        out_dir=test.load_dir,
         frontends=deployment.endpoints.entrances,
         client_workers=clients,
         request_timeout_s=job.topology.timeouts.request_s,
+        keep_text=test.keep_text,
+        keep_token_ids=test.keep_token_ids,
+        audit_config=test.audit_config,
     )
-    path = job.paths.root / "measure.json"
+    path = test.directory / "measure.json"
     write_json(path, spec.to_json())
     return path
 
 
-def _run_loadgen(job: Job, spec: Path) -> None:
-    job.paths.load.mkdir(exist_ok=True)
+def _run_loadgen(job: Job, test: LoadTest, spec: Path) -> None:
+    test.load_dir.mkdir(exist_ok=True)
     environment = {**inherited_environment(), RUN_VARIABLE: run_mark(job.run_id), "PYTHONUNBUFFERED": "1"}
     command = Command(
-        "loadgen",
+        test.name,
         (sys.executable, "-m", "dynamo_mlperf.load.loadgen_process", str(spec)),
         environment,
-        job.paths.log_of("loadgen"),
+        job.paths.log_of(test.name),
         node=job.plan.head_node,
-        cwd=job.paths.load,
+        cwd=test.load_dir,
     )
     child = job.supervisor.start(command, Layer.LOAD, may_end=True)
     pulse = Pulse(SILENT_S)
-    status = job.supervisor.wait_for(lambda: _look(job, child, pulse), float("inf"), lambda: "LoadGen never ends")
+    status = job.supervisor.wait_for(lambda: _look(job, test, child, pulse), float("inf"), lambda: "LoadGen never ends")
     if status != 0:
         raise MeasureError(job.supervisor.obituary(child), f"read {command.log}")
 
 
-def _look(job: Job, child: Child, pulse: Pulse) -> int | None:
-    path = job.paths.load / "progress.json"
+def _look(job: Job, test: LoadTest, child: Child, pulse: Pulse) -> int | None:
+    path = test.load_dir / "progress.json"
     seen = json.loads(path.read_text()) if path.exists() else None
     if seen is not None:
         job.progress.say(progress_line(seen))
     status = child.poll()
     if status is None:
-        pulse.feel(seen, job.paths.log_of("loadgen"))
+        pulse.feel(seen, child.command.log)
     return status
 
 
