@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
+from dynamo_mlperf.benchmark.json_lines import json_lines
+from dynamo_mlperf.benchmark.wording import Wording, load_wording
 from dynamo_mlperf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ class ProductSample:
         is_secondhand: True for a used product.
         image_path: The image's file.
         where: File and line that the sample comes from, for messages.
+        wording: How the product is asked about; None = in this project's words.
+        described: Whether the data set has a description at all; an empty one is one.
     """
 
     title: str
@@ -81,6 +85,8 @@ class ProductSample:
     is_secondhand: bool
     image_path: Path
     where: str
+    wording: Wording | None = None
+    described: bool = True
 
     @property
     def image_bytes(self) -> bytes:
@@ -137,13 +143,10 @@ def load_catalogue(directory: Path) -> Catalogue:
         ConfigError: No catalogue, no product in it, or a line that is not a product with an image; names file and line.
     """
     path = directory / CATALOGUE_FILE
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 at byte {error.start}"
-        raise ConfigError(f"measure.dataset: {path}: {reason}", _way_out(directory)) from error
     root = directory.resolve()
-    samples = [_sample(line, f"{path}:{number}", root) for number, line in enumerate(lines, start=1) if line.strip()]
+    wording = load_wording(directory)
+    lines = json_lines(path, _way_out(directory))
+    samples = [_sample(product, where, root, wording) for where, product in lines]
     if not samples:
         raise ConfigError(f"measure.dataset: {path}: 0 products", _way_out(directory))
     return Catalogue(samples)
@@ -161,20 +164,7 @@ def _way_out(directory: Path) -> str:
     )
 
 
-def _product(line: str, where: str) -> dict[str, Any]:
-    try:
-        product = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{where}: not JSON: {error.msg} at column {error.colno}", "repair this line") from error
-    except (ValueError, RecursionError) as error:  # Python's limits: 4300 digits an integer, about 1000 levels
-        raise ConfigError(f"{where}: no JSON that can be read: {error}", "repair this line") from error
-    if not isinstance(product, dict):
-        raise ConfigError(f"{where}: a {type(product).__name__} where a product object has to be", "repair this line")
-    return product
-
-
-def _sample(line: str, where: str, root: Path) -> ProductSample:
-    product = _product(line, where)
+def _sample(product: dict[str, Any], where: str, root: Path, wording: Wording | None) -> ProductSample:
     for field in _TEXT_FIELDS:
         if not isinstance(product.get(field), str):
             raise ConfigError(f"{where}: {field} is {_shown(product, field)}", f"give {field} as a string")
@@ -202,6 +192,8 @@ def _sample(line: str, where: str, root: Path) -> ProductSample:
         is_secondhand=secondhand,
         image_path=_image_path(product["product_image"], where, root),
         where=where,
+        wording=wording,
+        described=product.get("product_description") is not None,
     )
 
 
@@ -251,6 +243,14 @@ def _checked_image(name: str, where: str, root: Path) -> Path:
 
 def prompt_texts(sample: ProductSample) -> tuple[str, str]:
     """The two texts of one product's prompt: what to answer, then the product."""
+    if sample.wording is not None:
+        return sample.wording.system, sample.wording.user_text(
+            {
+                "product_title": sample.title,
+                "product_description": sample.description if sample.described else None,
+                "potential_product_categories": list(sample.choices),
+            }
+        )
     choices = json.dumps(sample.choices, ensure_ascii=False)
     return _INSTRUCTION, f"title: {sample.title}\ndescription: {sample.description}\ncategories: {choices}"
 
@@ -259,7 +259,8 @@ def messages(sample: ProductSample, image_url: str | None = None) -> list[dict[s
     """Chat messages for one product in the OpenAI form: what to answer, then the texts, then the image.
 
     They carry what MLPerf's reference implementation sends, in the same order (title, description, categories to
-    choose from, image), and ask for the same JSON object; the wording is this project's.
+    choose from, image), and ask for the same JSON object; the wording is the data set's own (`wording.py`), else this
+    project's.
 
     Args:
         sample: The product.

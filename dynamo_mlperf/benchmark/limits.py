@@ -3,7 +3,8 @@
 Sources, all of mlcommons/inference at b66003e1: accuracy floors, bounds of tokens per sample, sample counts and
 compliance tests from `MODEL_CONFIG["v6.1"]`, TTFT and TPOT limits from `LLM_LATENCY_LIMITS` and the Offline minimum
 from `OFFLINE_MIN_SPQ_SINCE_V4` in `tools/submission/submission_checker/constants.py`; what LoadGen itself applies
-from `loadgen/mlperf.conf` (embedded in LoadGen 6.0.17). Output caps as the reference implementations set them.
+from `loadgen/mlperf.conf` (embedded in LoadGen 6.0.17). Output caps and reasoning effort as the reference
+implementations set them.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ GPT_OSS = Benchmark(
     accuracy_floor=_floor(exact_match=82.2987),
     compliance_tests=("TEST07", "TEST09"),
     use_token_latencies=True,
+    reasoning_effort=MappingProxyType({"performance": "low", "accuracy": "high", "TEST07": "high", "TEST09": "low"}),
 )
 
 DEEPSEEK_R1 = Benchmark(

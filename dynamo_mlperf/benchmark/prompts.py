@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
+from dynamo_mlperf.benchmark.json_lines import json_lines
 from dynamo_mlperf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -63,12 +64,7 @@ def load_prompts(directory: Path) -> Prompts:
         ConfigError: No such file, no prompt in it, or a line that is none; names file and line.
     """
     path = directory / PROMPTS_FILE
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"not UTF-8 at byte {error.start}"
-        raise ConfigError(f"measure.dataset: {path}: {reason}", _way_out()) from error
-    samples = [_sample(line, f"{path}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    samples = [_sample(value, where) for where, value in json_lines(path, _way_out())]
     if not samples:
         raise ConfigError(f"measure.dataset: {path}: 0 prompts", _way_out())
     return Prompts(samples)
@@ -81,14 +77,10 @@ def _way_out() -> str:
     )
 
 
-def _sample(line: str, where: str) -> PromptSample:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: no JSON that can be read: {error}", "repair this line") from error
-    if isinstance(value, dict) and set(value) & {"prompt", "messages"} == {"prompt"}:
+def _sample(value: dict[str, Any], where: str) -> PromptSample:
+    if value.keys() & {"prompt", "messages"} == {"prompt"}:
         return PromptSample((("user", _text(value["prompt"], f"{where}: prompt")),), where)
-    if isinstance(value, dict) and set(value) & {"prompt", "messages"} == {"messages"}:
+    if value.keys() & {"prompt", "messages"} == {"messages"}:
         return PromptSample(_turns(value["messages"], where), where)
     raise ConfigError(f"{where}: {_shown(value)}", 'write {"prompt": "..."} or {"messages": [...]}')
 

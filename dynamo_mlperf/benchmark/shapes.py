@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 SCENARIOS = ("Offline", "Server", "Interactive")
 """What the rules and the checker call a scenario; LoadGen itself knows Interactive only as Server."""
@@ -72,6 +73,8 @@ class Benchmark:
         compliance_tests: Compliance tests that a submission needs.
         use_token_latencies: Whether TTFT and TPOT are judged (else the end-to-end latency).
         clients: Load clients that the round accepts for this benchmark.
+        reasoning_effort: Test (performance, accuracy or a compliance test) -> how much the model is told to reason, for
+            models whose chat template asks.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Benchmark:
     use_token_latencies: bool
     min_duration_ms: int = MIN_DURATION_MS
     clients: tuple[str, ...] = ("loadgen", "endpoints")
+    reasoning_effort: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def scenarios(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dynamo_mlperf.benchmark import json_lines
 from dynamo_mlperf.benchmark.prompts import PROMPTS_FILE, load_prompts
 from dynamo_mlperf.benchmark.tiny_prompts import write_tiny_prompts
 from dynamo_mlperf.errors import ConfigError
@@ -19,22 +20,27 @@ def _write(directory: Path, *lines: str) -> Path:
 
 def test_both_forms_of_a_line(tmp_path: Path) -> None:
     turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "why?"}]
-    prompts = load_prompts(_write(tmp_path, json.dumps({"prompt": "hü"}), "", json.dumps({"messages": turns, "id": 7})))
+    prompts = load_prompts(_write(tmp_path, json.dumps({"prompt": "hü"}), json.dumps({"messages": turns, "id": 7}), ""))
     assert [sample.messages for sample in prompts] == [[{"role": "user", "content": "hü"}], turns]
-    assert prompts[1].where == f"{tmp_path / PROMPTS_FILE}:3"
+    assert prompts[1].where == f"{tmp_path / PROMPTS_FILE}:2"
     assert len(prompts[1:]) == 1
 
 
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "[]"),
         ("{}", "{}"),
         ('{"prompt": "a", "messages": []}', "messages"),
         ('{"prompt": ""}', 'prompt is ""'),
         ('{"prompt": 7}', "prompt is 7"),
         ('{"prompt": "\\ud800"}', "half of a surrogate pair at 0"),
+        ('{"prompt": "a\\u0000b"}', "holds a NUL character"),
+        ('{"prompt": "a", "prompt": "b"}', 'the key "prompt" stands there twice'),
+        ('{"messages": [{"role": "user", "role": "system", "content": "x"}]}', 'the key "role" stands there twice'),
+        ('\n{"prompt": "late"}', "a blank line"),
+        (' \t\n\n{"prompt": "late"}', "a blank line"),
         ('{"messages": []}', "messages is []"),
         ('{"messages": ["x"]}', 'message "x"'),
         ('{"messages": [{"role": "tool", "content": "x"}]}', 'message {"role": "tool"'),
@@ -56,6 +62,13 @@ def test_no_prompts_are_no_data_set(tmp_path: Path) -> None:
     (tmp_path / PROMPTS_FILE).write_bytes(b'{"prompt": "\xff"}')
     with pytest.raises(ConfigError, match="not UTF-8 at byte 12"):
         load_prompts(tmp_path)
+
+
+def test_a_line_without_end_is_refused_before_it_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_lines, "MOST_BYTES", 40)
+    assert len(load_prompts(_write(tmp_path, json.dumps({"prompt": "a" * 25})))) == 1
+    with pytest.raises(ConfigError, match=r"prompts\.jsonl:1: a line of more than 40 bytes"):
+        load_prompts(_write(tmp_path, json.dumps({"prompt": "a" * 26})))
 
 
 def test_the_tiny_ones_are_what_they_were(tmp_path: Path) -> None:

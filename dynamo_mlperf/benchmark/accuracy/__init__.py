@@ -1,0 +1,1 @@
+"""Accuracy: the published data sets, the scores of what a model answered to them, and `accuracy.txt`."""
