@@ -6,6 +6,7 @@ Field descriptions are the help texts of `dynamo-mlperf schema site`.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -14,12 +15,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.topology.document import Document, Place, dotted, read_document
 from dynamo_mlperf.topology.numa import NumaArea
-from dynamo_mlperf.topology.reserved import VARIABLES_HELP, Variables, check_variable
+from dynamo_mlperf.topology.reserved import VARIABLES_HELP, Variables
+from dynamo_mlperf.topology.site_values import (
+    UNSET,
+    Cores,
+    ExpandedPath,
+    Image,
+    Line,
+    ModuleName,
+    Mount,
+    PortRange,
+    Word,
+    core_numbers,
+)
 from dynamo_mlperf.topology.strict import StrictModel, check, nearest
 
 SITE_VARIABLE = "DYNAMO_MLPERF_SITE"
@@ -29,83 +42,9 @@ PLACEHOLDER = "FILL-IN"
 _SET_BY = {"DEVCLUSTER_DIR": "slurm/devcluster exec"}
 """Variables of the sites shipped here, and what sets them."""
 
-_UNSET = "is not set in the environment"
-_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_ASSIGNED = re.compile(r"(?:^|[;&|\s])([A-Za-z_][A-Za-z0-9_]*)=")
-_LOWEST_PORT, _HIGHEST_PORT = 1024, 65535
+_HEAD_CORES = 4
+"""For the controller, the store, LoadGen's process and its client processes."""
 _PACKAGE = Path(__file__).resolve().parent
-
-
-def _filled_in(written: str, info: ValidationInfo) -> str:
-    """`written` with `${VAR}` replaced from the environment."""
-    environment: Mapping[str, str] = (info.context or {}).get("environment", os.environ)
-
-    def value_of(match: re.Match[str]) -> str:
-        value = environment.get(match[1], "")
-        if not value:
-            raise ValueError(f"${{{match[1]}}} {_UNSET}")
-        return value
-
-    if "$" in _VARIABLE.sub("", written) or "\0" in written:
-        raise ValueError(f"wanted ${{NAME}} for variables; got {written!r}")
-    return _VARIABLE.sub(value_of, written)
-
-
-def _expanded(written: str, info: ValidationInfo) -> str:
-    """`written` with `${VAR}` replaced from the environment; the result must be an absolute path."""
-    if "$" in _VARIABLE.sub("", written) or "\0" in written or not (path := _filled_in(written, info)).startswith("/"):
-        raise ValueError(f"wanted an absolute path, with ${{NAME}} for variables; got {written!r}")
-    return path
-
-
-def _mount(written: str, info: ValidationInfo) -> str:
-    """`HOST:PLACE[:FLAGS]` with variables filled in; a comma would begin another mount."""
-    mount = _filled_in(written, info)
-    if not re.fullmatch(r"/[^:,\s]*:/[^:,\s]*(:[a-z][a-z0-9+=]*)?", mount):
-        raise ValueError(f"wanted HOST:PLACE or HOST:PLACE:FLAGS with absolute paths, got {written!r}")
-    return mount
-
-
-def _image(written: str, info: ValidationInfo) -> str:
-    image = _filled_in(written, info)
-    if not re.fullmatch(r"[A-Za-z0-9/._@:#+~=-]+", image) or image.startswith("-"):
-        raise ValueError(f"wanted a path or the name of an image, got {written!r}")
-    return image
-
-
-def _module(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", name):
-        raise ValueError(f"wanted the name of a module, such as cuda/13.0; got {name!r}")
-    return name
-
-
-def _line(line: str) -> str:
-    if "\0" in line or "\n" in line:
-        raise ValueError("wanted one line of bash for each entry")
-    for name in _ASSIGNED.findall(line):
-        check_variable(name)
-    return line
-
-
-def _cores(written: str) -> str:
-    """A core list as Linux writes it: `0-35` or `0-3,8-11`."""
-    for part in written.split(","):
-        ends = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part)
-        if not ends or int(ends[2] or ends[1]) < int(ends[1]):
-            raise ValueError(f"wanted cores such as 0-35 or 0-3,8-11; got {written!r}")
-    return written
-
-
-def _word(text: str) -> str:
-    if not re.fullmatch(r"[^\s\0'\"]+", text):
-        raise ValueError(f"wanted one word, got {text!r}")
-    return text
-
-
-def _range(ports: list[int]) -> list[int]:
-    if len(ports) != 2 or not _LOWEST_PORT <= ports[0] < ports[1] <= _HIGHEST_PORT:  # noqa: PLR2004 - first and last
-        raise ValueError(f"wanted [first, last] with {_LOWEST_PORT} <= first < last <= {_HIGHEST_PORT}, got {ports}")
-    return ports
 
 
 def _cache_directory() -> str:
@@ -113,15 +52,6 @@ def _cache_directory() -> str:
     cache = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(cache) if cache.startswith("/") else Path.home() / ".cache"
     return str(root / "dynamo-mlperf")
-
-
-Word = Annotated[str, AfterValidator(_word)]
-ExpandedPath = Annotated[str, AfterValidator(_expanded), WithJsonSchema({"type": "string"})]
-Image = Annotated[str, AfterValidator(_image), WithJsonSchema({"type": "string"})]
-Mount = Annotated[str, AfterValidator(_mount), WithJsonSchema({"type": "string"})]
-ModuleName = Annotated[str, AfterValidator(_module)]
-Line = Annotated[str, AfterValidator(_line)]
-Cores = Annotated[str, AfterValidator(_cores)]
 
 
 class Container(StrictModel):
@@ -155,12 +85,6 @@ class NumaNode(StrictModel):
     memory_gib: float | None = Field(default=None, gt=0, description="Its memory in GiB; left out, not divided")
 
 
-def core_numbers(cores: str) -> list[int]:
-    """The cores of a list such as `0-3,8`, in its order."""
-    ends = (part.partition("-") for part in cores.split(","))
-    return [core for first, _dash, last in ends for core in range(int(first), int(last or first) + 1)]
-
-
 class Site(StrictModel):
     """One cluster or machine."""
 
@@ -186,11 +110,16 @@ class Site(StrictModel):
     interface: Word | None = Field(
         default=None, description="Network interface that serves; left out, the one that carries the hostname's address"
     )
-    port_range: Annotated[list[int], AfterValidator(_range)] = Field(
+    port_range: PortRange = Field(
         default_factory=lambda: [20000, 32000], description="First and last port that jobs may listen on"
     )
     engine_python: ExpandedPath = Field(
         default_factory=lambda: sys.executable, description="Python that starts the engines; default: the one running"
+    )
+    endpoints_python: ExpandedPath | None = Field(
+        default=None,
+        description="Python of an environment that has MLCommons endpoints, for measure.client: endpoints; "
+        "left out, none",
     )
     environment: Variables = Field(default_factory=dict, description=VARIABLES_HELP)
     container: Container | None = Field(
@@ -210,10 +139,17 @@ class Site(StrictModel):
         default="gres", description="How `submit` asks for GPUs: --gres=gpu:N, --gpus-per-node=N, or not at all"
     )
     mpi: Word | None = Field(default=None, description="srun's --mpi for engines, such as pmix; left out, the default")
+    head_cores: Annotated[int, Field(ge=0, le=4096)] | None = Field(
+        default=None,
+        description="Cores of the head's node that workers leave to frontends, load client and controller, where numa "
+        "is given; left out, 4 and one per frontend, at most a quarter",
+    )
     numa: list[NumaNode] = Field(
         default_factory=list,
         description="NUMA nodes of each node; workers then get the cores and memory near their GPUs",
     )
+
+    _digest: str = PrivateAttr(default="")
 
     @field_validator("numa")
     @classmethod
@@ -244,6 +180,16 @@ class Site(StrictModel):
             )
         return container
 
+    def read_from(self, text: str) -> Site:
+        """Note the text of the file that says all this."""
+        self._digest = hashlib.sha256(text.encode()).hexdigest()
+        return self
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the site's file as 64 hex digits; empty for the built-in site."""
+        return self._digest
+
     @property
     def ports(self) -> range:
         """Ports that jobs may listen on."""
@@ -253,6 +199,11 @@ class Site(StrictModel):
 def numa_areas(site: Site) -> list[NumaArea]:
     """The site's NUMA nodes as the planner takes them; empty where the site does not give them."""
     return [NumaArea(tuple(core_numbers(node.cores)), tuple(node.gpus), node.memory_gib) for node in site.numa]
+
+
+def head_cores(site: Site, frontends: int) -> int:
+    """Cores that the workers of the head's node leave to the controller, the load client and so many frontends."""
+    return _HEAD_CORES + frontends if site.head_cores is None else site.head_cores
 
 
 def site_directories(base: Path) -> tuple[Path, ...]:
@@ -289,7 +240,7 @@ def load_site(
         return Site()
     document.value.setdefault("name", document.path.stem)
     try:
-        return check(Site, document, {"environment": variables})
+        return check(Site, document, {"environment": variables}).read_from(document.text)
     except ConfigError as problem:
         raise ConfigError(problem.what, _way_to_set(problem.what, document.path) or problem.action) from None
 
@@ -322,6 +273,18 @@ def refuse_unfilled(site: str | None, base: Path | None = None) -> None:
         raise ConfigError(found, "write your cluster's values into a copy of it, and name that: --site NAME")
 
 
+def refuse_few_ports(site: Site, needed: int) -> None:
+    """Refuse a plan that needs more ports than the site has.
+
+    Raises:
+        ConfigError: With both numbers.
+    """
+    if needed > len(site.ports):
+        raise ConfigError(
+            f"{needed} ports needed, site {site.name} has {len(site.ports)}", "widen port_range in the site file"
+        )
+
+
 def _placeholder_places(value: object, place: Place) -> Iterator[Place]:
     if isinstance(value, str):
         if PLACEHOLDER in value:
@@ -334,8 +297,8 @@ def _placeholder_places(value: object, place: Place) -> Iterator[Place]:
 
 def _way_to_set(what: str, path: Path) -> str:
     """What to do where variables that are not set are all that is wrong with the file; else empty."""
-    unset = list(dict.fromkeys(re.findall(rf"\$\{{(\w+)\}} {_UNSET}", what)))
-    if not unset or what.count(_UNSET) < max(1, what.count("\n")):
+    unset = list(dict.fromkeys(re.findall(rf"\$\{{(\w+)\}} {UNSET}", what)))
+    if not unset or what.count(UNSET) < max(1, what.count("\n")):
         return ""
     set_by = [f"run it in `{_SET_BY[name]}`" for name in unset if name in _SET_BY]
     return ", or ".join((f"set {' and '.join(unset)}", *set_by, f"write the path out in {path}"))
@@ -345,11 +308,27 @@ def _document(
     site: str | None, directories: Sequence[Path] | None, base: Path | None, variables: Mapping[str, str]
 ) -> Document | None:
     """The file of the chosen site; None where none is chosen."""
+    file = site_file(site, directories, base, variables)
+    return None if file is None else read_document(file)
+
+
+def site_file(
+    site: str | None,
+    directories: Sequence[Path] | None = None,
+    base: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Path | None:
+    """The file of the site that `load_site` takes; None for the built-in one.
+
+    Raises:
+        ConfigError: There is no such site.
+    """
+    variables = os.environ if environment is None else environment
     chosen = site or variables.get(SITE_VARIABLE) or None
     if chosen is None:
         return None
     base = base or Path.cwd()
-    return read_document(_find(chosen, site_directories(base) if directories is None else directories, base))
+    return _find(chosen, site_directories(base) if directories is None else directories, base)
 
 
 def _find(site: str, directories: Sequence[Path], base: Path) -> Path:

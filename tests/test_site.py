@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.site import Site, core_numbers, load_site, refuse_unfilled, site_directories, unfilled
+from dynamo_mlperf.site import Site, load_site, refuse_unfilled, site_directories, unfilled
+from dynamo_mlperf.topology.site_values import core_numbers
 
 
 def site_file(folder: Path, text: str, name: str = "here") -> Path:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from dynamo_mlperf.slurm.jobs import JobInfo
     from dynamo_mlperf.slurm.runs import Run
 
+CANCELLED = "CANCELLED"
+"""A signal asked the controller to end; Slurm's word for it too."""
 _EXIT = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
 
 
@@ -70,12 +72,25 @@ def _on_this_machine(run: Run, *, alive: bool) -> Outcome:
     if run.finished is None:
         text = f"its verdict is {run.verdict['verdict']}, but its controller did not come to its end"
         return Outcome("LOST", success=False, text=text, exit_code=ExitCode.FAILED)
+    if text := _contradiction(run):
+        return Outcome("FAILED", success=False, text=text, exit_code=run.finished or ExitCode.FAILED)
     return _by_verdict(run, run.finished)
+
+
+def _contradiction(run: Run) -> str:
+    """Why the exit code that the controller recorded cannot be that of the verdict; empty where it can."""
+    verdict = run.verdict["verdict"] if run.verdict else ""
+    if run.finished is None or not verdict:
+        return ""
+    said = {int(ExitCode.DONE): "VALID", int(ExitCode.INVALID): "INVALID"}.get(run.finished, "FAILED")
+    return "" if said == verdict else f"its verdict is {verdict}, but its controller ended with {run.finished}"
 
 
 def _forgotten(run: Run, job: JobInfo) -> Outcome:
     if not run.complete:
         return Outcome("UNKNOWN", None, job.meaning.meaning)
+    if text := _contradiction(run):
+        return Outcome("FAILED", None, f"{text}; {job.meaning.meaning}", exit_code=run.finished or ExitCode.FAILED)
     told = _by_verdict(run, run.finished)
     text = f"{told.text}; " if told.text else ""
     return Outcome(told.word, None, f"{text}{job.meaning.meaning}", exit_code=told.exit_code)
@@ -91,6 +106,8 @@ def _ended(run: Run, job: JobInfo) -> Outcome:
             return Outcome("FAILED", success=False, text=text, warnings=warnings, exit_code=ExitCode.FAILED)
         if run.verdict and run.verdict["verdict"] != "VALID":
             text = f"the job is {job.state} 0:0, but its verdict is {run.verdict['verdict']}"
+            return Outcome("FAILED", success=False, text=text, warnings=warnings, exit_code=ExitCode.FAILED)
+        if text := _contradiction(run):
             return Outcome("FAILED", success=False, text=text, warnings=warnings, exit_code=ExitCode.FAILED)
         told = _by_verdict(run, 0)
         return Outcome(told.word, success=True, text=told.text, warnings=warnings, exit_code=0)
@@ -117,7 +134,7 @@ def _end_text(run: Run, job: JobInfo) -> str:
 def _end_code(job: JobInfo) -> int:
     if job.exit_code:
         return job.exit_code
-    if job.signal or job.state == "CANCELLED":
+    if job.signal or job.state == CANCELLED:
         return 128 + (job.signal or 15)
     return int(ExitCode.FAILED)
 
@@ -129,7 +146,7 @@ def _by_verdict(run: Run, code: int | None) -> Outcome:
     first = reasons[0] if isinstance(reasons, list) and reasons and isinstance(reasons[0], dict) else {}
     text = " ".join(str(first.get("got", "")).split()) if word != "VALID" else _figure(run)
     if word == "FAILED" and first.get("check") == "interrupted":
-        word, text = "CANCELLED", f"interrupted by {text.removeprefix('stopped by ')} (cancelled)"
+        word, text = CANCELLED, f"interrupted by {text.removeprefix('stopped by ')} (cancelled)"
     text = f"{first['check']}: {text}" if first.get("check") and word == "INVALID" else text
     return Outcome(word, word == "VALID", text, exit_code=_EXIT.get(word, ExitCode.FAILED) if code is None else code)
 

@@ -109,12 +109,19 @@ def read_run(root: Path, submitted: Submitted | None = None) -> Run:
         _seconds(phases[-1].get("t")) if phases else 0.0,
         end.get("exit_code") if isinstance(end.get("exit_code"), int) else None,
         _workers(_object(paths.plan) or {}, events),
-        _object(paths.load / "progress.json"),
+        _progress(paths),
         verdict if verdict and verdict.get("verdict") in ("VALID", "INVALID", "FAILED") else None,
         error.split("\n")[0],
         submitted,
         str(begin.get("run") or ""),
     )
+
+
+def _progress(paths: RunPaths) -> dict[str, Any] | None:
+    """The load client's running figures; in a search or a sweep those of its newest probe."""
+    probes = [*paths.root.glob("search/probe-*/loadgen"), *paths.root.glob("sweep/*/probe-*/loadgen")]
+    newest = max(probes, key=lambda path: path.stat().st_mtime, default=paths.load)
+    return _object((paths.load if paths.load.exists() else newest) / "progress.json")
 
 
 def list_runs(runs: Path) -> list[Run]:
@@ -182,10 +189,16 @@ def _workers(plan: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> tu
         name, ranks = f"{worker.get('role')}-{worker.get('index')}", _objects(worker.get("ranks")) or [{}]
         found[name] = WorkerFacts(name, hosts.get(str(ranks[0].get("node")), ""), "planned")
     states = {"process_started": "starting", "process_ready": "ready", "process_exited": "ended"}
+    asked: set[str] = set()
     for event in events:
         if event.get("event") == "phase_begin" and event.get("phase") == "stop":
             states["process_exited"] = "stopped"
-        state, name = states.get(str(event.get("event", ""))), str(event.get("process", ""))
+        state, process = states.get(str(event.get("event", ""))), str(event.get("process", ""))
+        if event.get("event") == "process_stopped":
+            asked.add(process)
+        elif state == "ended" and process in asked:
+            state = "stopped"
+        name = process.partition(".again-")[0]  # one that was started anew goes by its own name
         if state and name in found:
             status = event.get("status") if state in {"ended", "stopped"} else None
             found[name] = WorkerFacts(name, found[name].host, state, status)

@@ -7,6 +7,7 @@ override; an option that the file itself gives stays the file's.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -32,7 +33,11 @@ RECORDS = ".submitted"
 """Below `runs/`: what was submitted, one directory per job."""
 RECORD = "submission.json"
 COMMAND_LINE = "the command line"
+SITES = "sites"
+"""Below `RECORDS`: site files as they were when a job was submitted, by digest."""
 _END = "END OF SCRIPT"
+_END_OF_SITE = "END OF SITE"
+_DIGEST_LETTERS = 12
 _SITE_KEYS = ("partition", "account", "qos", "constraint")
 _OTHER_JOBS = ("array", "wrap", "hetjob", "packjob")
 _OURS = ("wait", "test-only")
@@ -59,6 +64,60 @@ class Option:
 
 
 @dataclass(frozen=True)
+class SiteCopy:
+    """A site file as it is now, for a job that reads it when it starts.
+
+    Attributes:
+        place: Where the copy lies, below the directory of submission: `runs/.submitted/sites/DIGEST/NAME.yaml`.
+        text: Its content.
+    """
+
+    place: str
+    text: str
+
+    @staticmethod
+    def of(file: Path) -> SiteCopy:
+        """The copy of a site file; its name stays, as a site may be called by it.
+
+        Raises:
+            SetupError: It cannot be read.
+        """
+        try:
+            text = file.read_bytes().decode()
+        except (OSError, UnicodeDecodeError) as problem:
+            raise SetupError(f"{file}: {problem}", "name a site file that can be read") from problem
+        digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LETTERS]
+        return SiteCopy(f"runs/{RECORDS}/{SITES}/{digest}/{file.stem}.yaml", text)
+
+    def write(self, base: Path) -> None:
+        """Write it, unless it is there.
+
+        Raises:
+            SetupError: It cannot be written.
+        """
+        path = base / self.place
+        try:
+            if not path.is_file():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, self.text)
+        except OSError as problem:
+            raise SetupError(f"{path}: {problem.strerror}", "submit from a directory of your own") from problem
+
+    def as_lines(self) -> str:
+        """Lines of shell that write it."""
+        folder, path = shlex.quote(self.place.rpartition("/")[0]), shlex.quote(self.place)
+        return f"mkdir -p {folder} && cat >{path} {_here(self.text, _END_OF_SITE)}"
+
+
+def _here(text: str, mark: str) -> str:
+    """A here-document of exactly this text."""
+    while mark in text.split("\n"):  # what follows such a line would be run as commands
+        mark += " ."
+    end = "" if text.endswith("\n") else "\n"
+    return f"<<'{mark}'\n{text}{end}{mark}\n"
+
+
+@dataclass(frozen=True)
 class Submission:
     """What is sent to Slurm.
 
@@ -71,6 +130,7 @@ class Submission:
         environment: What sbatch, and by it the job, gets.
         left_out: Names of the caller's variables that it does not get.
         notes: What the person who submits should know.
+        site: The copy of the site file that the job reads; None for the built-in site.
     """
 
     file: Path
@@ -81,6 +141,7 @@ class Submission:
     environment: Mapping[str, str]
     left_out: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    site: SiteCopy | None = None
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -89,14 +150,11 @@ class Submission:
 
     def as_text(self) -> str:
         """A shell script that sends the same."""
-        end = "" if self.script.endswith("\n") else "\n"
-        mark = _END
-        while mark in self.script.split("\n"):  # what follows such a line would be run as commands
-            mark += " ."
+        site = f"# The site file as it is now; the job reads this copy.\n{self.site.as_lines()}" if self.site else ""
         return (
             "#!/usr/bin/env bash\n"
             f"# What `{self._told()}` sends: this command line, and this script on standard input.\n"
-            f"{shlex.join(self.argv)} <<'{mark}'\n{self.script}{end}{mark}\n"
+            f"{site}{shlex.join(self.argv)} {_here(self.script, _END)}"
         )
 
     def _told(self) -> str:
@@ -111,6 +169,7 @@ class Submission:
             "script": self.script,
             "variables_left_out": list(self.left_out),
             "notes": list(self.notes),
+            "site": None if self.site is None else dict(vars(self.site)),
         }
 
     def send(self, *, test_only: bool = False) -> Finished:
@@ -137,6 +196,8 @@ def make_submission(
     segment: int | None = None,
     more: Sequence[str] = (),
     site_argument: str | None = None,
+    site_copy: SiteCopy | None = None,
+    resume: str | None = None,
     caller: Mapping[str, str] | None = None,
 ) -> Submission:
     """What `submit` sends.
@@ -150,6 +211,8 @@ def make_submission(
         segment: Nodes of one NVLink domain, where Slurm is to be asked for it; see `segment_of`.
         more: Further options of sbatch, from the command line; they come last and win.
         site_argument: The `--site` that the job is to use, where the caller named one.
+        site_copy: The site file as it is now; the job then reads this copy.
+        resume: The run directory that the job is to go on with.
         caller: The caller's environment; default the process's own.
 
     Raises:
@@ -177,11 +240,18 @@ def make_submission(
         name,
         script,
         (*own, *added, *(Option(text, COMMAND_LINE) for text in more)),
-        (*(("--site", site_argument) if site_argument else ()), *(("--nodes", str(nodes)) if nodes else ())),
+        _arguments(site_argument if site_copy is None else site_copy.place, nodes, resume),
         environment,
         tuple(sorted(seen - set(environment))),
         tuple(notes),
+        site_copy,
     )
+
+
+def _arguments(site: str | None, nodes: int | None, resume: str | None) -> tuple[str, ...]:
+    """What the script gets as its own arguments."""
+    given = (("--site", site), ("--nodes", str(nodes) if nodes else None), ("--resume", resume))
+    return tuple(word for name, value in given if value for word in (name, value))
 
 
 def _environment_names(caller: Mapping[str, str] | None) -> set[str]:

@@ -43,7 +43,18 @@ def mark_in_use(directory: Path, run_dir: Path | None) -> Path | None:
     mark = directory.parent / f".{directory.name}.{_UNFIT.sub('_', run.partition('@')[0])}.use"
     content = {"run": run, "run_dir": str(run_dir) if run_dir else None, "stager": identity(), "t": time.time()}
     write_json(mark, content)
+    _forget_ended(directory.parent, mark)
     return mark
+
+
+def _forget_ended(root: Path, own: Path) -> None:
+    """Remove the marks of runs that have ended; another user's stay."""
+    others = [mark for mark in root.glob(".*.use") if mark != own]
+    runs = _runs_here() if others else set()
+    for mark in others:
+        if _alive(mark, runs) is None:
+            with suppress(OSError):
+                mark.unlink()
 
 
 def in_use(directories: Iterable[Path]) -> dict[Path, str]:

@@ -8,8 +8,6 @@ from itertools import islice
 from math import gcd
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dynamo_mlperf.errors import CapacityError, ConfigError
 from dynamo_mlperf.topology.layout import Ground, ground_of
 from dynamo_mlperf.topology.spec import MAX_NODES, ROLE_LETTERS
@@ -17,6 +15,7 @@ from dynamo_mlperf.topology.spec import MAX_NODES, ROLE_LETTERS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from dynamo_mlperf.topology.spec import Role, Topology
@@ -105,6 +104,8 @@ def nearest_plans(topology: Topology) -> tuple[Hint, ...]:
 
 def _fewer(table: NDArray[np.int64], workers: tuple[int, ...]) -> list[tuple[int, ...]]:
     """`table[a]`: most workers of the second role beside `a` of the first."""
+    import numpy as np
+
     most_first = len(table) - 1
     if len(workers) == 1:
         return [(most_first,)] if most_first else []
@@ -117,6 +118,8 @@ def _fewer(table: NDArray[np.int64], workers: tuple[int, ...]) -> list[tuple[int
 
 def _other_splits(topology: Topology, table: NDArray[np.int64], workers: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The nearest split with as many workers, else the nearest of those that use most GPUs."""
+    import numpy as np
+
     if len(workers) == 1:
         return []
     first, second = workers

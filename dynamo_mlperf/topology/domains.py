@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from dynamo_mlperf.topology.packing import IMPOSSIBLE, Choices, Frontier, Pair, empties_last, fill
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class MixedFrontier(Frontier):
@@ -31,17 +33,19 @@ class MixedFrontier(Frontier):
         """See `Frontier`."""
         if not 0 <= first <= self.most_first:
             return IMPOSSIBLE
-        return int(self._most(np.array([first], dtype=np.int64))[0])
+        return self._most(first)
 
     def table(self) -> NDArray[np.int64]:
         """See `Frontier`."""
-        return self._most(np.arange(self.most_first + 1, dtype=np.int64))
+        import numpy as np
 
-    def _most(self, first: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.array([self._most(first) for first in range(self.most_first + 1)], dtype=np.int64)
+
+    def _most(self, first: int) -> int:
         if self._wide_first:
             return (self._nodes - first * self._wide) * self._small
         free = self._nodes + (-first // self._small)
-        return np.minimum(self._most_wide, free // self._wide)
+        return min(self._most_wide, free // self._wide)
 
     def spread(self, first: int, second: int) -> tuple[Pair, ...]:
         """See `Frontier`."""

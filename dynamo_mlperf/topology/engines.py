@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.topology.document import Problem
+from dynamo_mlperf.topology.flag_values import number_problems
 
 if TYPE_CHECKING:
     from dynamo_mlperf.topology.spec import Role, Topology
@@ -52,12 +53,14 @@ _MOST_SURE_DEGREE = 4
 
 def engine_problems(topology: Topology) -> list[Problem]:
     """Why the engine would refuse this topology, or serve it wrongly; empty when nothing is known against it."""
+    roles = topology.roles.present()
     return [
         *_server_problems(topology),
-        *(problem for name, role in topology.roles.present() for problem in _option_problems(topology, name, role)),
+        *(problem for name, role in roles for problem in _option_problems(topology, name, role)),
+        *(problem for name, role in roles for problem in number_problems(topology.engine, name, role)),
         *(
             Problem(("roles", name, "args", "load-format"), "dummy weights are random ones: no result is of the model")
-            for name, role in topology.roles.present()
+            for name, role in roles
             if role.args.get("load-format") == "dummy"
         ),
         *_pair_problems(topology),
@@ -72,7 +75,9 @@ def degree_problem(engine: str, role: Role) -> str | None:
         if shared:
             return (
                 f"vllm starts tensor_parallel x data_parallel ranks, {asked} is for {role.gpus} GPUs; "
-                f"write tensor_parallel: {role.tensor_parallel // role.data_parallel}"
+                f"write tensor_parallel: {role.tensor_parallel // role.data_parallel}, or for "
+                f"{role.tensor_parallel * role.data_parallel} GPUs "
+                f"expert_parallel: {role.tensor_parallel * role.data_parallel}"
             )
         if role.expert_parallel not in {None, 1, role.gpus}:
             return (
@@ -83,7 +88,7 @@ def degree_problem(engine: str, role: Role) -> str | None:
             f"{asked}: trtllm's attention is data-parallel over all GPUs of a worker or over none; write "
             f"tensor_parallel: {role.gpus}, data_parallel: {role.gpus} and expert_parallel, or data_parallel: 1"
         )
-    if engine == "sglang" and role.expert_parallel is not None and role.data_parallel > role.tensor_parallel:
+    if engine == "sglang" and role.expert_parallel is not None and role.gpus > role.tensor_parallel:
         return (
             f"{asked}: sglang's data-parallel attention shares the tensor_parallel GPUs; "
             f"write tensor_parallel: {role.gpus}"

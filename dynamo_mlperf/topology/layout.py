@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.topology.domains import MixedFrontier
 from dynamo_mlperf.topology.packing import Frontier, Room, spread_crowds
-from dynamo_mlperf.topology.rows import RowFrontier
+from dynamo_mlperf.topology.short_rows import ShortRow, is_short
 
 if TYPE_CHECKING:
     from dynamo_mlperf.topology.spec import Topology
@@ -64,7 +64,12 @@ class Ground:
         if self.whole_nodes and small <= self.gpus:
             return MixedFrontier(sizes, wide // self.gpus, self.gpus // small, wide_first=self.first == wide)
         rooms = {size: self._room(size) for size in set(sizes)}
-        return RowFrontier([rooms[size] for size in sizes])
+        row = [rooms[size] for size in sizes]
+        if is_short(row):
+            return ShortRow(row)
+        from dynamo_mlperf.topology.rows import RowFrontier
+
+        return RowFrontier(row)
 
     def _room(self, nodes: int) -> Room:
         """A node, or a domain of that many nodes where both roles take whole nodes."""

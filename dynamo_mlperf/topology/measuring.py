@@ -7,10 +7,13 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from dynamo_mlperf.benchmark.rounds import round_of
+from dynamo_mlperf.benchmark.rounds import ROUNDS, round_of
 from dynamo_mlperf.benchmark.rules import BENCHMARKS, ROUND, SCENARIOS, Reduction, benchmark, check_scenario
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.topology.strict import StrictModel
+
+SCORED_BY_ENDPOINTS = ("qwen3-vl-235b-a22b",)
+"""Benchmarks whose accuracy phase endpoints scores without an evaluator that is fetched from elsewhere."""
 
 _MAX_QPS = 1e6
 _LEAST_S = 0.1
@@ -40,12 +43,6 @@ def _known(look_up: Callable[[str], object]) -> Callable[[str], str]:
 _known_benchmark, _known_scenario, _known_round = _known(benchmark), _known(check_scenario), _known(round_of)
 
 
-def _available_client(client: str) -> str:
-    if client != "loadgen":
-        raise ValueError(f"{client} is not available in this version; write client: loadgen")
-    return client
-
-
 PositiveInt = Annotated[int, Field(ge=1)]
 BenchmarkName = Annotated[
     str, AfterValidator(_known_benchmark), WithJsonSchema({"type": "string", "enum": list(BENCHMARKS)})
@@ -53,6 +50,7 @@ BenchmarkName = Annotated[
 ScenarioName = Annotated[
     str, AfterValidator(_known_scenario), WithJsonSchema({"type": "string", "enum": list(SCENARIOS)})
 ]
+RoundName = Annotated[str, AfterValidator(_known_round), WithJsonSchema({"type": "string", "enum": list(ROUNDS)})]
 PositiveFloat = Annotated[float, Field(gt=0)]
 PathText = Annotated[str, AfterValidator(_path_text)]
 
@@ -60,28 +58,55 @@ PathText = Annotated[str, AfterValidator(_path_text)]
 class Measure(StrictModel):
     """What is measured."""
 
-    not_yet: ClassVar[Mapping[str, str]] = {
-        "search": "write target_qps and run once per rate",
-        "sweep": "write one topology file per split",
-        "accuracy": "leave it out: this version runs performance only",
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "search": "write search: at the top level of the file, beside measure:",
+        "sweep": "write sweep: at the top level of the file",
     }
 
     benchmark: BenchmarkName = Field(description="MLPerf benchmark, as the rules name it")
     scenario: ScenarioName = Field(description="MLPerf scenario; which a benchmark has, `schema rules` shows")
-    client: Annotated[Literal["loadgen", "endpoints"], AfterValidator(_available_client)] = Field(
-        default="loadgen", description="Load client"
+    client: Literal["loadgen", "endpoints"] = Field(
+        default="loadgen",
+        description="Load client: LoadGen, or MLCommons endpoints (the site file then names its endpoints_python)",
     )
-    target_qps: PositiveFloat = Field(
-        le=_MAX_QPS, description="Queries per second that LoadGen issues (Offline: expects)"
+    target_qps: PositiveFloat | None = Field(
+        default=None,
+        le=_MAX_QPS,
+        description="Queries per second that LoadGen issues (Offline: expects); may be left out with search: or sweep:",
     )
     dataset: PathText | None = Field(default=None, description="Directory of the data set; planning works without")
-    round: Annotated[str, AfterValidator(_known_round)] = Field(
+    round: RoundName = Field(
         default=ROUND, description="MLPerf round whose rules and seeds apply; LoadGen's wheel must be of it"
     )
     user_conf: PathText | None = Field(
         default=None,
         description="A LoadGen user.conf of your own; each line must have an effect, none may lower the rules",
     )
+    accuracy: bool = Field(default=False, description="Run and score the accuracy test too, on the same deployment")
+    compliance: bool = Field(
+        default=False, description="Run and verify the benchmark's compliance tests too, on the same deployment"
+    )
+
+    @model_validator(mode="after")
+    def _client_can(self) -> Self:
+        if self.client == "loadgen":
+            return self
+        try:
+            clients = benchmark(self.benchmark, self.round).clients
+        except ConfigError as error:
+            raise ValueError(f"{error.what}; {error.action}") from error
+        if self.client not in clients:
+            raise ValueError(f"{self.benchmark} of {self.round} takes no other client than {', '.join(clients)}")
+        if self.user_conf is not None:
+            raise ValueError("user_conf is LoadGen's, and client is endpoints; take one of them out")
+        if self.compliance:
+            raise ValueError("compliance tests are LoadGen's; write compliance: true in a file with client: loadgen")
+        if self.accuracy and self.benchmark not in SCORED_BY_ENDPOINTS:
+            known = ", ".join(SCORED_BY_ENDPOINTS)
+            raise ValueError(
+                f"endpoints scores the accuracy of {known} alone; write accuracy: true in a file with client: loadgen"
+            )
+        return self
 
 
 class Reduced(StrictModel):

@@ -17,6 +17,7 @@ from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import CapacityError, ConfigError
 from dynamo_mlperf.topology.capacity import fits
 from dynamo_mlperf.topology.document import read_document
+from dynamo_mlperf.topology.flag_values import length_of
 
 if TYPE_CHECKING:
     from dynamo_mlperf.topology.spec import Role, RoleName, Topology
@@ -135,7 +136,7 @@ def memory_of(topology: Topology, base: Path) -> tuple[RoleMemory, ...]:
 def _role_memory(topology: Topology, model: _Model, gpu_bytes: float, name: RoleName, role: Role) -> RoleMemory:
     flag, share = USED_SHARE[topology.engine]
     given = role.args.get(flag)
-    usable = gpu_bytes * (given if isinstance(given, int | float) else share)
+    usable = gpu_bytes * (share if given is None else float(given))
     shards = attention_shards(role)
     weights = model.scale * model.shape.weight_bytes(
         model.precision, shards, role.gpus if model.shape.experts else shards
@@ -156,8 +157,8 @@ def attention_shards(role: Role) -> int:
 
 def _sequence_tokens(topology: Topology, shape: ModelShape, role: Role) -> int:
     """What the role says is the greatest length, else what vLLM then reserves, else what the benchmark needs."""
-    given = role.args.get(_LENGTH_FLAGS[topology.engine])
-    if isinstance(given, int) and given > 0:
+    given = length_of(role.args.get(_LENGTH_FLAGS[topology.engine]))
+    if given is not None:
         return given
     if topology.engine == "vllm" and shape.longest:
         return shape.longest

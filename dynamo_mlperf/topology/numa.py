@@ -7,7 +7,7 @@ use there are its own. Nothing is bound here: whoever starts a worker applies it
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,9 @@ from dynamo_mlperf.errors import ConfigError
 
 if TYPE_CHECKING:
     from dynamo_mlperf.topology.plan import Plan, Worker
+
+_LARGEST_PART = 4
+"""The head keeps back at most one core in so many."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,17 @@ class Share:
         return core_list(self.cores)
 
 
-def shares_of(plan: Plan, areas: Sequence[NumaArea]) -> Mapping[tuple[str, int], Share]:
+def shares_of(
+    plan: Plan, areas: Sequence[NumaArea], numbers: Mapping[int, Sequence[int]] | None = None, *, head_cores: int = 0
+) -> Mapping[tuple[str, int], Share]:
     """The share of each worker on each of its nodes, by worker name and node position; empty without a layout.
+
+    Args:
+        plan: The plan.
+        areas: The NUMA nodes of each node.
+        numbers: By node position: the node's own numbers of the GPUs that were granted there, in the plan's order;
+            a node that is left out has granted all of its GPUs.
+        head_cores: Cores of the head's node that workers leave alone; see `kept_back`.
 
     Raises:
         ConfigError: A worker's GPU is near to no NUMA node of the layout.
@@ -64,9 +76,27 @@ def shares_of(plan: Plan, areas: Sequence[NumaArea]) -> Mapping[tuple[str, int],
             here.setdefault(node, []).append(worker)
     found: dict[tuple[str, int], Share] = {}
     for node, workers in here.items():
-        gpus = {worker.name: [slot.gpu for slot in worker.ranks if slot.node == node] for worker in workers}
-        found |= {(name, node): share for name, share in divide(gpus, areas).items()}
+        own = (numbers or {}).get(node, ())
+        gpus = {
+            worker.name: [
+                own[slot.gpu] if slot.gpu < len(own) else slot.gpu for slot in worker.ranks if slot.node == node
+            ]
+            for worker in workers
+        }
+        kept = set(kept_back(areas, head_cores)) if node == plan.head_node else set()
+        left = [replace(area, cores=tuple(core for core in area.cores if core not in kept)) for area in areas]
+        found |= {(name, node): share for name, share in divide(gpus, left).items()}
     return found
+
+
+def kept_back(areas: Sequence[NumaArea], count: int) -> tuple[int, ...]:
+    """Cores of the head's node for what runs there beside workers, ascending: the last ones of the NUMA nodes in turn.
+
+    At most a quarter of the cores, so that small machines keep theirs for the workers.
+    """
+    free = [list(area.cores) for area in areas]
+    total = sum(map(len, free))
+    return tuple(sorted(max(free, key=len).pop() for _ in range(min(count, total // _LARGEST_PART))))
 
 
 def divide(gpus: Mapping[str, Sequence[int]], areas: Sequence[NumaArea]) -> dict[str, Share]:

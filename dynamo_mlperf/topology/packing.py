@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # plans that need it load it by themselves
+    import numpy as np
+    from numpy.typing import NDArray
 
 Room = tuple[int, ...]
 """`room[a]`: how many of the second kind fit into a bin that holds `a` of the first; not increasing, never empty."""
@@ -77,6 +79,24 @@ def fill(ranges: Sequence[Choices], outer: int, inner: int, *, swapped: bool = F
         chosen.append(best)
         outer, inner = outer - best[swapped], inner - best[not swapped]
     return chosen
+
+
+def room_choices(room: Room, most_beside: Callable[[int], int]) -> Choices:
+    """What a bin may take when other bins have to hold the rest.
+
+    Args:
+        room: The bin.
+        most_beside: Most of the second kind that the others hold beside a number of the first; -1 where that many do
+            not fit.
+    """
+
+    def choices(first: int, second: int) -> Iterator[tuple[int, int, int]]:
+        for a, most in enumerate(room[: first + 1]):
+            below = most_beside(first - a)
+            if below >= 0:
+                yield a, max(0, second - below), min(most, second)
+
+    return choices
 
 
 def evenest(choices: Iterable[tuple[int, int, int]], share: tuple[float, float], *, swapped: bool = False) -> Pair:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.topology.spec import ROLE_LETTERS
@@ -130,6 +131,8 @@ _PALETTE: Mapping[str, tuple[str, ...]] = {
     "aggregated": ("#1f7a4d", "#587612", "#13573a", "#23837b"),
 }
 _CELL, _GAP, _LEFT, _TOP = 44, 4, 90, 44
+_LETTER_WIDTH = 7
+"""Most that a letter of the notes takes on average, in pixels."""
 _STYLE = "font:12px system-ui,sans-serif;fill:#222"
 
 
@@ -139,7 +142,7 @@ def as_svg(plan: Plan, title: str, notes: Sequence[str] = ()) -> str:
     Args:
         plan: The plan.
         title: Its first line.
-        notes: Lines below the legend.
+        notes: What stands below the legend; long ones take several lines.
     """
     rows = rows_of(plan)
     colours = shades(rows)
@@ -150,8 +153,9 @@ def as_svg(plan: Plan, title: str, notes: Sequence[str] = ()) -> str:
         parts += _svg_row(row, _TOP + number * (_CELL // 2 + _GAP), colours, head=plan.head_node in row.nodes)
     below = _TOP + len(rows) * (_CELL // 2 + _GAP) + 22
     parts += _legend(plan, below)
-    parts += [_text(12, below + 22 + 18 * number, note) for number, note in enumerate(notes)]
-    height = below + 22 + 18 * len(notes) + 8
+    lines = [line for note in notes for line in _wrapped(note, width)]
+    parts += [_text(left, below + 22 + 18 * number, line) for number, (left, line) in enumerate(lines)]
+    height = below + 22 + 18 * len(lines) + 8
     size = f'width="{width}" height="{height}"'
     return "\n".join(
         [
@@ -163,6 +167,12 @@ def as_svg(plan: Plan, title: str, notes: Sequence[str] = ()) -> str:
             "",
         ]
     )
+
+
+def _wrapped(note: str, width: int) -> list[tuple[int, str]]:
+    """The note's lines that fit the width, each with where it begins; those after the first are set in."""
+    lines = wrap(note, max(20, (width - 40) // _LETTER_WIDTH), break_on_hyphens=False) or [""]
+    return [(28 if number else 12, line) for number, line in enumerate(lines)]
 
 
 def _svg_row(row: Row, top: int, colours: Mapping[str, int], *, head: bool) -> list[str]:

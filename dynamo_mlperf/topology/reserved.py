@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
+from dynamo_mlperf.topology.flag_values import read_flag_meant
+
 _LAUNCHER = "the launcher sets it"
 _DEGREE = "a worker takes exactly tensor_parallel x data_parallel GPUs"
 _NO_CACHING = "MLPerf forbids caching across queries, so the launcher always turns it off"
@@ -77,6 +79,7 @@ FLAG_OWNERS: Mapping[str, str] = {
     "host": _LAUNCHER,
     "port": _LAUNCHER,
     "headless": _LAUNCHER,
+    "distributed-executor-backend": "the launcher starts the ranks itself, without Ray",
     "nnodes": _LAUNCHER,
     "node-rank": _LAUNCHER,
     "master-addr": _LAUNCHER,
@@ -98,6 +101,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OWN_VARIABLES = re.compile(
     r"DYN_.*|VLLM_NIXL_SIDE_CHANNEL_.*|VLLM_HOST_IP|SGLANG_HOST_IP|SGLANG_VLM_CACHE_SIZE_MB|CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|ETCD_ENDPOINTS|SLURM_.*"
 )
+_CODE_VARIABLES = re.compile(r"LD_.*|PYTHON(PATH|HOME|STARTUP|USERBASE)|PATH|BASH_ENV|ENV")
+"""Variables that decide which program or library runs."""
 _SECRET_ENDINGS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS")
 _NO_SECRETS = (
     "looks like a secret, and this file is recorded with every run; leave it out: weights are staged before engines "
@@ -125,6 +130,8 @@ def check_flag(flag: str) -> str:
         raise ValueError(f"not a flag to set here: {FLAG_OWNERS[bare]}")
     if longer is not None:
         raise ValueError(f"not a flag to set here: it abbreviates {longer}, and {FLAG_OWNERS[longer]}")
+    if (meant := read_flag_meant(bare)) is not None:
+        raise ValueError(f"write the flag in full: it abbreviates {meant}, which the plan counts on")
     if plain != flag:
         raise ValueError(f"write the flag as {plain}")
     if not _FLAG.fullmatch(flag):
@@ -182,6 +189,17 @@ def check_variable(name: str) -> str:
     return name
 
 
+def check_role_variable(name: str) -> str:
+    """`name` when a role's environment may set it: what decides which code runs belongs to the site.
+
+    Raises:
+        ValueError: See `check_variable`; or programs and libraries are found by it.
+    """
+    if _CODE_VARIABLES.fullmatch(name):
+        raise ValueError("decides which code runs, so it is the cluster's own: write it in the site's environment")
+    return check_variable(name)
+
+
 def _variable_value(value: object) -> object:
     """Whole numbers become text as they stand; others are refused, as 1.10 and yes lose their spelling in YAML."""
     if isinstance(value, bool | float):
@@ -211,4 +229,5 @@ FLAGS_HELP = (
     "a mapping: compact JSON"
 )
 Variables = Mapping[Variable, VariableValue]
+RoleVariables = Mapping[Annotated[str, AfterValidator(check_role_variable)], VariableValue]
 VARIABLES_HELP = "Environment variables of the workers, byte for byte"

@@ -13,7 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dynamo_mlperf.topology.packing import IMPOSSIBLE, Choices, Frontier, Pair, Room, empties_last, evenest, fill, near
+from dynamo_mlperf.topology.packing import (
+    IMPOSSIBLE,
+    Frontier,
+    Pair,
+    Room,
+    empties_last,
+    evenest,
+    fill,
+    near,
+    room_choices,
+)
 
 SHORT_ROW = 64
 """Rows up to this many bins are filled bin by bin, each as even as can be; longer ones are halved until they are."""
@@ -153,7 +163,7 @@ class RowFrontier(Frontier):
         rows = [Window(0, np.zeros(1, dtype=np.int64))]
         for room in self.rooms:
             rows.append(with_bin(rows[-1], room, 0, rows[-1].high + len(room) - 1))
-        chosen = fill([_choices(room, row) for room, row in zip(self.rooms, rows, strict=False)], first, second)
+        chosen = fill([room_choices(room, row.at) for room, row in zip(self.rooms, rows, strict=False)], first, second)
         return list(reversed(chosen)) if self._heads or self._tails else empties_last(chosen)
 
     def _ends(self, rooms: list[Room], left: list[Room], first: int, second: int) -> tuple[list[Pair], int, int]:
@@ -163,7 +173,7 @@ class RowFrontier(Frontier):
             most = sum(len(other) - 1 for other in left) + self._bins * (len(self._room) - 1)
             row = self._row(left, max(0, min(first - len(room) + 1, most)), min(first, most))
             bins = self._bins + len(left) + 1
-            best = evenest(_choices(room, row)(first, second), (first / bins, second / bins))
+            best = evenest(room_choices(room, row.at)(first, second), (first / bins, second / bins))
             chosen.append(best)
             first, second = first - best[0], second - best[1]
         return chosen, first, second
@@ -173,7 +183,7 @@ class RowFrontier(Frontier):
         key = (bins, first, second)
         if key not in known:
             if bins <= SHORT_ROW:
-                known[key] = fill([_choices(self._room, row) for row in self._short_rows(bins)], first, second)
+                known[key] = fill([room_choices(self._room, row.at) for row in self._short_rows(bins)], first, second)
             else:
                 a, b = self._bigger_half(bins, first, second)
                 rest = self._halve(bins // 2, first - a, second - b, known)
@@ -199,15 +209,3 @@ class RowFrontier(Frontier):
             high = self._short[-1].high + len(self._room) - 1
             self._short.append(with_bin(self._short[-1], self._room, 0, high))
         return self._short[:bins]
-
-
-def _choices(room: Room, row: Window) -> Choices:
-    """What a bin may take when the bins of `row` have to hold the rest."""
-
-    def choices(first: int, second: int) -> Iterator[tuple[int, int, int]]:
-        for a, most in enumerate(room[: first + 1]):
-            below = row.at(first - a)
-            if below >= 0:
-                yield a, max(0, second - below), min(most, second)
-
-    return choices

@@ -17,8 +17,10 @@ from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.topology.document import Document, Problem, parse_document, read_document
 from dynamo_mlperf.topology.engines import engine_problems
 from dynamo_mlperf.topology.measuring import Measure, PathText, PositiveFloat, PositiveInt, Reduced, Timeouts
-from dynamo_mlperf.topology.reserved import FLAGS_HELP, VARIABLES_HELP, Flags, Options, Variables
+from dynamo_mlperf.topology.reserved import FLAGS_HELP, VARIABLES_HELP, Flags, Options, RoleVariables
+from dynamo_mlperf.topology.searching import SearchBlock
 from dynamo_mlperf.topology.strict import StrictModel, check, refusal
+from dynamo_mlperf.topology.sweeping import SweepBlock
 
 RoleName = Literal["prefill", "decode", "aggregated"]
 ROLE_NAMES: tuple[RoleName, ...] = ("prefill", "decode", "aggregated")
@@ -114,11 +116,16 @@ class Role(StrictModel):
     engine_config: Options = Field(
         default_factory=dict, description="Engine options that have no flag, as the engine's own YAML has them (trtllm)"
     )
-    env: Variables = Field(default_factory=dict, description=VARIABLES_HELP)
+    env: RoleVariables = Field(default_factory=dict, description=VARIABLES_HELP)
     on_worker_loss: Literal["fail", "restart", "drop"] = Field(
         default="fail",
         description="What the end of one replica does: fail the job, start it anew, or go on without it (aggregated "
         "only; an official run with a loss is INVALID)",
+    )
+    drop_stragglers: bool = Field(
+        default=False,
+        description="Whether workers whose warm-up requests take 1.5 times as long as the median worker's or more are "
+        "stopped before the measurement (aggregated only, 3 workers or more; an official run is then INVALID)",
     )
 
     @property
@@ -126,9 +133,10 @@ class Role(StrictModel):
         """GPUs of one worker.
 
         `tensor_parallel` where the data-parallel ranks of attention share the tensor-parallel GPUs: that is when
-        `expert_parallel` is given and `data_parallel` is at most `tensor_parallel`. Else the product of the two.
+        `expert_parallel` is given, and neither it nor `data_parallel` is more than `tensor_parallel`. Else the product
+        of `tensor_parallel` and `data_parallel`.
         """
-        if self.expert_parallel is not None and self.data_parallel <= self.tensor_parallel:
+        if self.expert_parallel is not None and max(self.expert_parallel, self.data_parallel) <= self.tensor_parallel:
             return self.tensor_parallel
         return self.tensor_parallel * self.data_parallel
 
@@ -161,6 +169,8 @@ class Roles(StrictModel):
                     f"{name} has on_worker_loss: {role.on_worker_loss}; only aggregated workers may be lost, "
                     "since the others hold KV cache that their partners wait for"
                 )
+            if name != "aggregated" and role.drop_stragglers:
+                raise ValueError(f"{name} has drop_stragglers; only aggregated workers may be dropped")
         return self
 
     def present(self) -> tuple[tuple[RoleName, Role], ...]:
@@ -197,10 +207,9 @@ class ResolvedPaths:
 class Topology(StrictModel):
     """One deployment and its measurement."""
 
-    not_yet: ClassVar[Mapping[str, str]] = {
-        "search": "write measure.target_qps and run once per rate",
-        "sweep": "write one topology file per split",
-        "accuracy": "leave it out: this version runs performance only",
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "accuracy": "write it inside measure: (accuracy: true)",
+        "compliance": "write it inside measure: (compliance: true)",
     }
 
     schema_version: Annotated[Literal[1], BeforeValidator(_no_boolean)] = Field(
@@ -227,6 +236,8 @@ class Topology(StrictModel):
         description="Node of controller, frontends and load client: the first, shared with workers or dedicated to it",
     )
     measure: Measure = Field(description="What is measured")
+    search: SearchBlock = Field(default=None, description="Looks for the highest rate that holds")
+    sweep: SweepBlock = Field(default=None, description="Measures several splits, one after another")
     reduced: Reduced | None = Field(default=None, description="Lowered rules; makes the result's class `reduced`")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="Deadlines and warm-up")
 
@@ -234,6 +245,11 @@ class Topology(StrictModel):
     def disaggregated(self) -> bool:
         """Whether prefill and decode are workers of their own."""
         return self.roles.aggregated is None
+
+    @property
+    def finds_rate(self) -> bool:
+        """Whether the job finds the rate by itself, so that the file need not give one."""
+        return self.search is not None or self.sweep is not None
 
     @property
     def worker_nodes(self) -> int:
@@ -250,13 +266,21 @@ class Topology(StrictModel):
         return ResolvedPaths(absolute(weights.stage), absolute(weights.path), absolute(self.measure.dataset))
 
 
-def load_topology(path: Path) -> Topology:
+def load_topology(path: Path, blocks: Mapping[str, Mapping[str, object]] | None = None) -> Topology:
     """Read and check a topology file.
+
+    Args:
+        path: The file.
+        blocks: Top-level blocks that are laid over the file's own, key by key, such as a `search:` of the command line.
 
     Raises:
         ConfigError: With every problem of the file, each at its line.
     """
-    return _checked(read_document(path))
+    document = read_document(path)
+    for name, keys in (blocks or {}).items():
+        own = document.value.get(name)
+        document.value[name] = {**(own if isinstance(own, dict) else {}), **keys}
+    return _checked(document)
 
 
 def parse_topology(text: str, path: Path = Path("topology.yaml")) -> Topology:
@@ -270,7 +294,12 @@ def parse_topology(text: str, path: Path = Path("topology.yaml")) -> Topology:
 
 def _checked(document: Document) -> Topology:
     topology = check(Topology, document)
-    problems = [*_head_problems(topology), *engine_problems(topology), *_reduction_problems(topology)]
+    problems = [
+        *_head_problems(topology),
+        *engine_problems(topology),
+        *_reduction_problems(topology),
+        *_rate_problems(topology),
+    ]
     if problems:
         raise refusal(Topology, document, problems)
     return topology
@@ -282,6 +311,17 @@ def _head_problems(topology: Topology) -> list[Problem]:
     return [
         Problem(("head",), "a dedicated head on 1 node leaves none for workers; write nodes.count: 2 or head: first")
     ]
+
+
+def _rate_problems(topology: Topology) -> list[Problem]:
+    """What is measured has a rate, or a way to find one."""
+    if topology.sweep is not None and topology.sweep.rates is not None and topology.measure.client != "loadgen":
+        text = "given rates are run with LoadGen; leave rates out, so that each split is searched, or client: loadgen"
+        return [Problem(("sweep", "rates"), text)]
+    if topology.measure.target_qps is not None or topology.finds_rate:
+        return []
+    text = "missing; write target_qps: 10 (queries per second), or search: at the top level to find the highest rate"
+    return [Problem(("measure", "target_qps"), text)]
 
 
 def _reduction_problems(topology: Topology) -> list[Problem]:

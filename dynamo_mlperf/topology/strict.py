@@ -48,8 +48,8 @@ class StrictModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    not_yet: ClassVar[Mapping[str, str]] = {}
-    """Keys that the design knows and this version does not, with what to do instead."""
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Keys that belong to another block of the file, with how to write them there."""
 
 
 def check(model: type[Model], document: Document, context: Mapping[str, Any] | None = None) -> Model:
@@ -162,8 +162,8 @@ def _unknown_word(expected: str, got: object) -> str:
 def _unknown_key(model: type[BaseModel], place: Place) -> str:
     parent = _model_at(model, place[:-1])
     key = str(place[-1])
-    if parent is not None and key in getattr(parent, "not_yet", {}):
-        return f"not available in this version; {parent.not_yet[key]}"  # type: ignore[attr-defined]
+    if parent is not None and key in getattr(parent, "elsewhere", {}):
+        return f"not a key of this block; {parent.elsewhere[key]}"  # type: ignore[attr-defined]
     legal = legal_keys(parent) if parent else {}
     if near := nearest(key, legal):
         return f"no such key; did you mean {near}?"

@@ -83,6 +83,10 @@ CASES = [
     Case("COMPLETED", "0:0", "0:0", (None, None), "FAILED", BAD, 4, "holds no verdict"),
     Case("COMPLETED", "0:0", "0:0", ("VALID", None), "FAILED", BAD, 4, "no end of its controller"),
     Case("COMPLETED", "0:0", "0:0", ("INVALID", 0), "FAILED", BAD, 4, "its verdict is INVALID"),
+    Case(
+        "COMPLETED", "0:0", "0:0", ("VALID", 4), "FAILED", BAD, 4, "verdict is VALID, but its controller ended with 4"
+    ),
+    Case("SOMETHING_NEW", "0:0", "0:0", ("VALID", 4), "FAILED", None, 4, "but its controller ended with 4"),
     Case("FAILED", "5:0", "0:0", ("INVALID", 5), "INVALID", BAD, 5, "duration: 20 s"),
     Case("FAILED", "4:0", "0:0", ("FAILED", 4), "FAILED", BAD, 4, "20 s"),
     Case("FAILED", "3:0", "0:0", (None, None), "FAILED", BAD, 3, "exit code 3"),

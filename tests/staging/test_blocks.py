@@ -20,6 +20,7 @@ BLOCK_BYTES = 4096
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file of five blocks and a bit."""
     monkeypatch.setattr(blocks, "BLOCK_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(blocks, "HASHED_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(blocks, "MOVED_BYTES", BLOCK_BYTES)
     monkeypatch.setattr(blocks, "STALE_PAUSE_S", 0.0)
     path = tmp_path / "source"

@@ -253,3 +253,16 @@ def test_a_run_without_processes_here_lives_while_its_directory_is_young(
     assert mark is not None
     assert (tmp_path / "m-0123" in in_use([tmp_path / "m-0123"])) is alive
     assert mark.exists() is alive
+
+
+def test_marks_of_ended_runs_do_not_gather(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = {}
+    for name in ("ended", "young", "next"):
+        run_dir = tmp_path / name
+        run_dir.mkdir()
+        (run_dir / "events.jsonl").touch()
+        monkeypatch.setenv(RUN_VARIABLE, f"{name}@1")
+        marks[name] = mark_in_use(tmp_path / f"m-{name}", run_dir)
+        if name == "ended":
+            (run_dir / "verdict.json").touch()
+    assert [name for name, mark in marks.items() if mark and mark.exists()] == ["young", "next"]

@@ -72,7 +72,7 @@ def test_settings_that_both_ends_of_a_transfer_share_are_refused_where_they_diff
 
 @pytest.mark.parametrize("engine", list(PAIRED_FLAGS))
 def test_equal_settings_pass(engine: str) -> None:
-    args = ", ".join(f"{flag}: same" for flag in PAIRED_FLAGS[engine])
+    args = ", ".join(f"{flag}: 16" for flag in PAIRED_FLAGS[engine])
     topology = pair(engine, f"args: {{{args}}}", f"args: {{{args}}}")
     assert degrees_problem(topology) is None
     assert pair_warnings(topology) == ()
@@ -111,6 +111,10 @@ def test_pairs_that_nobody_vouches_for_are_named_in_the_plan(engine: str, prefil
     ("engine", "degrees", "said"),
     [
         ("vllm", {"tensor_parallel": 8, "data_parallel": 8, "expert_parallel": 8}, "write tensor_parallel: 1"),
+        ("vllm", {"tensor_parallel": 8, "data_parallel": 2, "expert_parallel": 8}, "for 16 GPUs expert_parallel: 16"),
+        ("vllm", {"tensor_parallel": 8, "data_parallel": 2, "expert_parallel": 16}, None),
+        ("sglang", {"tensor_parallel": 8, "data_parallel": 2, "expert_parallel": 16}, "write tensor_parallel: 16"),
+        ("trtllm", {"tensor_parallel": 8, "data_parallel": 2, "expert_parallel": 16}, "tensor_parallel: 16"),
         ("vllm", {"data_parallel": 8, "expert_parallel": 4}, "write expert_parallel: 8"),
         ("vllm", {"data_parallel": 8, "expert_parallel": 8}, None),
         ("vllm", {"tensor_parallel": 8}, None),

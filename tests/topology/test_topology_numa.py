@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.topology.numa import NumaArea, Share, core_list, divide, shares_of
+from dynamo_mlperf.topology.numa import NumaArea, Share, core_list, divide, kept_back, shares_of
 from dynamo_mlperf.topology.plan import make_plan
 from tests.topology.topology_texts import disaggregated
 
@@ -23,6 +23,28 @@ def test_each_worker_gets_the_cores_and_memory_near_its_gpus() -> None:
         ("prefill-3", 3): ("0-71", 480.0),
         ("prefill-4", 3): ("72-143", 480.0),
     }
+
+
+def test_the_numbers_of_the_granted_gpus_decide_where_they_are_near_to() -> None:
+    plan = make_plan(disaggregated((1, 1), (1, 1), nodes=1, gpus=2))
+    granted = shares_of(plan, GRACE, {0: [1, 3]})
+    assert {name: share.core_list for (name, _node), share in granted.items()} == {
+        "prefill-0": "0-71",
+        "decode-0": "72-143",
+    }
+    assert {share.core_list for share in shares_of(plan, GRACE, {0: [2, 3]}).values()} == {"72-107", "108-143"}
+    assert {share.core_list for share in shares_of(plan, GRACE, {0: []}).values()} == {"0-35", "36-71"}
+
+
+def test_the_head_keeps_cores_back_of_each_numa_node_in_turn() -> None:
+    assert kept_back(GRACE, 4) == (70, 71, 142, 143)
+    assert kept_back((NumaArea((0, 1, 2, 3), (0,)), NumaArea((4, 5, 6, 7), (1,))), 100) == (3, 7), "a quarter at most"
+    assert kept_back((), 4) == ()
+    plan = make_plan(disaggregated((5, 2), (6, 1)))
+    kept, whole = shares_of(plan, GRACE, head_cores=4), shares_of(plan, GRACE)
+    assert kept["prefill-0", 0].core_list == "0-69"
+    assert {key: share for key, share in kept.items() if key[1]} == {key: s for key, s in whole.items() if key[1]}
+    assert all({70, 71, 142, 143}.isdisjoint(share.cores) for (_n, node), share in kept.items() if node == 0)
 
 
 def test_a_worker_over_numa_nodes_and_nodes_gets_of_each() -> None:

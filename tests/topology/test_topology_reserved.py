@@ -26,6 +26,25 @@ REFUSED = [
     ("trtllm", "engine_config: {kv_connector_config: {connector_module: x}}", "MLPerf forbids caching"),
     # Whose weights.
     ("vllm", "args: {load-format: dummy}", "dummy weights are random ones"),
+    ("vllm", "args: {load-forma: dummy}", "it abbreviates load-format"),
+    ("vllm", "args: {load_forma: dummy}", "it abbreviates load-format"),
+    ("sglang", "args: {load: dummy}", "it abbreviates load-format"),
+    ("vllm", "args: {max-model: 16}", "it abbreviates max-model-len"),
+    # Numbers that no parser of the engine takes.
+    ("vllm", "args: {max-model-len: hello}", "wanted a whole number"),
+    ("vllm", "args: {max-model-len: 1.5K}", "wanted a whole number"),
+    ("vllm", "args: {max-num-seqs: true}", "wanted a whole number"),
+    ("vllm", "args: {gpu-memory-utilization: 92}", "wanted a number above 0 and up to 1"),
+    ("sglang", "args: {context-length: 8k}", "wanted a whole number"),
+    ("trtllm", "args: {max-seq-len: 0}", "wanted a whole number"),
+    ("mocker", "args: {speedup-ratio: fast}", "wanted a number above 0"),
+    # Who starts the ranks, and which code runs.
+    ("vllm", "args: {distributed-executor-backend: ray}", "the launcher starts the ranks itself"),
+    ("vllm", "args: {distributed-executor: ray}", "it abbreviates distributed-executor-backend"),
+    ("vllm", "env: {LD_PRELOAD: /x.so}", "in the site's environment"),
+    ("vllm", "env: {PYTHONPATH: /x}", "in the site's environment"),
+    ("sglang", "env: {LD_LIBRARY_PATH: /x}", "in the site's environment"),
+    ("mocker", "env: {PATH: /x}", "in the site's environment"),
     # Whose GPUs they are.
     ("vllm", "args: {prefill-context-parallel-size: 2}", "tensor_parallel x data_parallel GPUs"),
     ("vllm", "args: {data-parallel-external-lb: true}", "data_parallel sets it"),
@@ -50,6 +69,8 @@ def test_another_spelling_is_refused(engine: str, role: str, said: str) -> None:
     [
         ("vllm", "args: {compilation-config.mode: 3, seed: -1, hf-overrides: {a: -x}}"),
         ("vllm", "args: {stop: ['-0.5', -.5]}"),
+        ("vllm", "args: {max-model-len: auto, max-num-batched-tokens: 8k, load-format: auto, dtype: null}"),
+        ("vllm", "args: {max-model-len: -1, gpu-memory-utilization: '0.9'}, env: {PYTHONHASHSEED: 0}"),
         ("trtllm", "engine_config: {cache_transceiver_config: {backend: NIXL, max_tokens_in_buffer: 8}, note: -x}"),
     ],
 )

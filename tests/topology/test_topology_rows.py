@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +17,7 @@ from dynamo_mlperf.topology.domains import MixedFrontier
 from dynamo_mlperf.topology.packing import Frontier, Room
 from dynamo_mlperf.topology.plan import make_plan
 from dynamo_mlperf.topology.rows import RowFrontier
+from dynamo_mlperf.topology.short_rows import ShortRow
 from dynamo_mlperf.topology.spec import MAX_NODES, Topology
 from tests.topology.test_topology_plan import check_plan
 from tests.topology.topology_texts import disaggregated
@@ -73,7 +78,24 @@ def test_rows_by_halves_hold_what_rows_bin_by_bin_hold(
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows_module, "SHORT_ROW", short)
-        check_frontier(RowFrontier(rooms), rooms, borders)
+        row = RowFrontier(rooms)
+        check_frontier(row, rooms, borders)
+    plain = ShortRow(rooms)
+    check_frontier(plain, rooms, borders)
+    for first in {number % (row.most_first + 1) for number in borders}:
+        second = row.most_second(first) // 2
+        assert plain.spread(first, second) == RowFrontier(rooms).spread(first, second), "a plan stays what it was"
+
+
+def test_a_rack_is_planned_without_loading_numpy(repository: Path) -> None:
+    file = repository / "topologies" / "q3vl-gb300x72-interactive-22p28d.yaml"
+    program = (
+        "import sys; from pathlib import Path; from dynamo_mlperf.topology.spec import load_topology; "
+        "from dynamo_mlperf.topology.plan import make_plan; make_plan(load_topology(Path(sys.argv[1]))); "
+        "print('numpy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, file], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_bins_that_differ_in_the_middle_are_refused() -> None:

@@ -51,7 +51,7 @@ def test_a_file_is_read_past_its_shebang_and_batch_lines(tmp_path: Path) -> None
         ("engine: vllm", "engine: vlm", "topology.yaml:7: engine: wanted vllm or mocker or trtllm or sglang, got 'vlm'; did you mean vllm?"),
         ("engine: vllm\n", "", "topology.yaml: engine: missing"),
         ("head: first", "target_qps: 3", "topology.yaml:8: target_qps: no such key here; did you mean measure.target_qps?"),
-        ("head: first", "xyzzy: 3", "topology.yaml:8: xyzzy: no such key; there are schema, name, site, nodes, model, engine, server, device, roles, frontends, head, measure, reduced, timeouts"),
+        ("head: first", "xyzzy: 3", "topology.yaml:8: xyzzy: no such key; there are schema, name, site, nodes, model, engine, server, device, roles, frontends, head, measure, search, sweep, reduced, timeouts"),
         ("count: 4,", "count: true,", "topology.yaml:5: nodes.count: wanted a whole number, got true"),
         ("count: 4,", "count: 4.0,", "topology.yaml:5: nodes.count: wanted a whole number, got 4.0"),
         ("count: 4,", "count: 0,", "topology.yaml:5: nodes.count: wanted at least 1, got 0"),
@@ -70,10 +70,17 @@ def test_a_file_is_read_past_its_shebang_and_batch_lines(tmp_path: Path) -> None
         ("{path: /weights}", "{}", "topology.yaml:6: model.weights: wanted exactly one of stage (a manifest) and path (a directory)"),
         ("{path: /weights}", "[w]", "topology.yaml:6: model.weights: wanted keys and values, got ['w']"),
         ("scenario: Interactive", "scenario: interactive", "topology.yaml:13: measure.scenario: no scenario 'interactive'; there are Offline, Server, Interactive; write scenario: Interactive"),
-        ("target_qps: 40", "target_qps: 40, client: endpoints", "topology.yaml:13: measure.client: endpoints is not available in this version; write client: loadgen"),
-        ("target_qps: 40", "target_qps: 40, search: {}", "topology.yaml:13: measure.search: not available in this version; write target_qps and run once per rate"),
-        ("head: first", "sweep: {}", "topology.yaml:8: sweep: not available in this version; write one topology file per split"),
-        ("head: first", "accuracy: {}", "topology.yaml:8: accuracy: not available in this version; leave it out: this version runs performance only"),
+        ("target_qps: 40", "target_qps: 40, client: endpoints, user_conf: a.conf", "topology.yaml:13: measure: user_conf is LoadGen's, and client is endpoints; take one of them out"),
+        ("head: first", "search: {low: 5, high: 4}", "topology.yaml:8: search: low 5 is not below high 4"),
+        ("head: first", "search: {low: 5, start: 4}", "topology.yaml:8: search: start 4 is outside low and high"),
+        ("head: first", "search: {tolerance: 0}", "topology.yaml:8: search.tolerance: wanted at least 0.001, got 0"),
+        ("target_qps: 40", "round: v6.1", "topology.yaml:13: measure.target_qps: missing; write target_qps: 10 (queries per second), or search: at the top level to find the highest rate"),
+        ("target_qps: 40", "target_qps: 40, search: {}", "topology.yaml:13: measure.search: not a key of this block; write search: at the top level of the file, beside measure:"),
+        ("head: first", "sweep: {splits: 3}", "topology.yaml:8: sweep.splits: wanted a list, got 3"),
+        ("head: first", "sweep: {splits: [4P8D, 4P8D]}", "topology.yaml:8: sweep.splits: 4P8D is listed twice"),
+        ("head: first", "sweep: {rates: [5], time_budget_s: 9}", "topology.yaml:8: sweep: rates and time_budget_s are both given; the budget is for searches, leave one out"),
+        ("target_qps: 40", "target_qps: 40, sweep: {}", "topology.yaml:13: measure.sweep: not a key of this block; write sweep: at the top level of the file"),
+        ("head: first", "accuracy: {}", "topology.yaml:8: accuracy: not a key of this block; write it inside measure: (accuracy: true)"),
         ("nodes: {count: 4, gpus: 4}\n", "nodes: {count: 1, gpus: 4}\n", None),
         ("head: first", "reduced: {}", "topology.yaml:8: reduced: wanted at least one of min_duration_s, samples, percentile, latency_limit_ms; or leave reduced out"),
         ("head: first", "reduced: {percentile: 100}", "topology.yaml:8: reduced.percentile: wanted less than 100, got 100"),
@@ -347,3 +354,9 @@ def test_what_is_nested_less_is_told_by_its_meaning() -> None:
     deep = f"{'[' * 27}{']' * 27}"
     text = topology_text(prefill=role(4, 2), decode=role(8, 1, f", args: {{x: {deep}}}"))
     assert "roles.decode.args.x: nested more than 8 deep" in refused(text)
+
+
+def test_a_search_needs_no_rate_and_no_settings() -> None:
+    found = parse_topology(changed("target_qps: 40", "round: v6.1").replace("head: first", "search:"))
+    assert found.search is not None
+    assert (found.measure.target_qps, found.search.tolerance, found.finds_rate) == (None, 0.01, True)
