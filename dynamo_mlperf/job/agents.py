@@ -96,6 +96,15 @@ class NodeAgents:
             self._agents[node.position].say({"do": "quiet"})
         self._answers("freeing the port of the connection check")
 
+    def tidy(self) -> dict[int, list[str]]:
+        """Have them note what the engines map, and remove what ended ones left; returns those paths by position."""
+        if not self._agents:
+            return {}
+        for agent in self._agents.values():
+            agent.say({"do": "tidy"})
+        answers = self._answers("removing what ended engines left in /dev/shm")
+        return {position: list(answer["removed"]) for position, answer in answers.items()}
+
     def look(self) -> None:
         """Have them note what the engines map before those are stopped; nobody waits for it."""
         for agent in self._agents.values():

@@ -37,6 +37,10 @@ class Progress(Protocol):
         """What is being waited for right now."""
         ...
 
+    def note(self, text: str) -> None:
+        """Something that has happened, on a line that stays."""
+        ...
+
     def cut_short(self, how: str) -> None:
         """The phase that runs ends before its end: `stopped` or `failed`."""
         ...
@@ -61,6 +65,8 @@ class Job:
         scratch: Directory on tmpfs of the node that the controller runs on; removed when everything has stopped.
         shared_memory: Notes of what our processes on this machine map.
         agents: The run's agents on the nodes of a Slurm job.
+        resume: The run directory whose search or sweep goes on here; None = begun anew.
+        origin: The topology with the file's own split, where a sweep has put another one in its place.
         progress: For people.
     """
 
@@ -79,6 +85,8 @@ class Job:
     scratch: Path
     shared_memory: SharedMemoryNotes
     agents: NodeAgents
+    resume: Path | None = None
+    origin: Topology | None = None
 
     @property
     def scoped_name(self) -> str:
@@ -101,9 +109,14 @@ class Job:
     @property
     def result_class(self) -> ResultClass:
         """What the result may be called."""
-        if self.topology.engine == "mocker":
-            return "rehearsal"
-        return "reduced" if self.topology.reduced is not None else "official"
+        return class_of(self.topology)
+
+
+def class_of(topology: Topology) -> ResultClass:
+    """What the result of a job with this file may be called."""
+    if topology.engine == "mocker":
+        return "rehearsal"
+    return "reduced" if topology.reduced is not None else "official"
 
 
 def new_nonce() -> str:

@@ -63,6 +63,8 @@ class JobRequest:
         run_id: The run's name.
         allocation: Nodes and how to start on them.
         progress: For people.
+        resume: The run directory whose search or sweep goes on here; None = begun anew.
+        origin: The topology with the file's own split, where a sweep has put another one in its place.
     """
 
     topology_file: Path
@@ -74,6 +76,8 @@ class JobRequest:
     run_id: str
     allocation: Allocation
     progress: Progress
+    resume: Path | None = None
+    origin: Topology | None = None
 
 
 def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
@@ -128,13 +132,19 @@ def _verdict_of(job: Job) -> tuple[Verdict, ExitCode]:
         verdict = _Run(job).until_verdict()
         if job.events.problem is not None:
             raise job.events.problem
-        return verdict, _CODES[verdict.verdict]
+        return verdict, _code_of(verdict)
     except DynamoMlperfError as problem:
         said = _real_cause(job, problem)
         job.events.add("error", what=str(said))
         return _failed(job, said), said.exit_code
     except OSError as problem:
         return _unwritable(job, problem)
+
+
+def _code_of(verdict: Verdict) -> ExitCode:
+    """By the performance test; where that is VALID, an accuracy or compliance test that is not makes it INVALID."""
+    short = verdict.verdict == "VALID" and any(name != "VALID" for name in verdict.tests.values())
+    return ExitCode.INVALID if short else _CODES[verdict.verdict]
 
 
 def _real_cause(job: Job, problem: DynamoMlperfError) -> DynamoMlperfError:
@@ -192,6 +202,7 @@ def _open(request: JobRequest, stop: StopFlag) -> Job:
         run=request.run_id,
         place=request.allocation.describe(),
         topology=str(request.topology_file),
+        **({"resumes": str(request.resume)} if request.resume else {}),
     )
     _record_plan(paths, request.plan, request.allocation)
     supervisor = Supervisor(request.allocation, paths, events, stop)
@@ -215,6 +226,8 @@ def _open(request: JobRequest, stop: StopFlag) -> Job:
         scratch,
         notes,
         NodeAgents(supervisor, paths, events, request.run_id),
+        request.resume,
+        request.origin,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.files import write_atomic
 from dynamo_mlperf.job.losses import Losses, tolerated
+from dynamo_mlperf.job.stragglers import looked_for, slow_workers
 from dynamo_mlperf.process.machine import run_mark
 from dynamo_mlperf.serving.canary import serve_each, warm_up
 from dynamo_mlperf.serving.dynamo import etcd_command, frontend_command, shared_environment
@@ -20,14 +22,15 @@ from dynamo_mlperf.serving.readiness import (
     ListingWatch,
     wait_until_healthy,
     wait_until_listed,
+    wait_until_unlisted,
 )
 from dynamo_mlperf.serving.supervisor import Layer
 from dynamo_mlperf.serving.workers import Launch, NodeFacts, WorkerFacts, launch, nodes_of
-from dynamo_mlperf.site import numa_areas
+from dynamo_mlperf.site import head_cores, numa_areas
 from dynamo_mlperf.topology.numa import shares_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from dynamo_mlperf.job.context import Job
@@ -58,10 +61,17 @@ class Deployment:
 
     def __post_init__(self) -> None:
         self.losses = Losses(self.job, self.endpoints, self.ids, self._start_engine)
-        simulated = self.job.topology.engine == "mocker"
-        self.shares: Mapping[tuple[str, int], Share] = (
-            {} if simulated else shares_of(self.endpoints.plan, self._areas())
-        )
+        self._starts: Counter[str] = Counter()
+        self._listing_watched = False
+        self._canary_bodies: Sequence[bytes] = ()
+        self.shares = self._shares()
+
+    def _shares(self) -> Mapping[tuple[str, int], Share]:
+        """The cores of each worker on each of its nodes."""
+        if self.job.topology.engine == "mocker":
+            return {}
+        plan, numbers = self.endpoints.plan, {node: facts.gpu_numbers for node, facts in self.machines.items()}
+        return shares_of(plan, self._areas(), numbers, head_cores=head_cores(self.job.site, len(plan.frontends)))
 
     @staticmethod
     def of(
@@ -74,7 +84,8 @@ class Deployment:
         """Bind the plan to nodes and ports."""
         namespace = job.scoped_name.replace(".", "-")
         model = f"{job.topology.model.name}-{job.nonce}"
-        shared = job.topology.engine == "mocker" and len(job.plan.workers) >= SIMULATED_SHARE_FROM
+        many = job.topology.engine == "mocker" and len(job.plan.workers) >= SIMULATED_SHARE_FROM
+        shared = many and job.topology.sweep is None  # a sweep stops and starts them one by one
         endpoints = Endpoints(job.plan, nodes, base_port, namespace, model, shared)
         return Deployment(job, endpoints, model_dirs, facts)
 
@@ -114,8 +125,39 @@ class Deployment:
             if number:
                 self.job.progress.say("waiting before the next worker of each node loads (timeouts.stagger_s)")
                 self.job.supervisor.pause(self.job.topology.timeouts.stagger_s)
-            for process in processes:
-                self.losses.started(process, self._start_engine(process))
+            self.start_engines(processes)
+
+    def start_engines(self, processes: Sequence[EngineProcess]) -> None:
+        """Start these engine processes."""
+        for process in processes:
+            self.losses.started(process, self._start_engine(process))
+
+    def stop_engines(self, processes: Sequence[EngineProcess]) -> None:
+        """Stop these engine processes for good and wait until no frontend lists their workers."""
+        gone = {name: self.ids.pop(name) for process in processes for name in _names(process) if name in self.ids}
+        children = [child for process in processes for child in self.losses.let_go(process)]
+        self.job.supervisor.retire(children, Layer.WORKER)
+        wait_until_unlisted(self.gate, gone)
+
+    def follow(self, job: Job) -> None:
+        """Go on with the plan of another split; the workers that both have go on as they are."""
+        self.job = job
+        self.endpoints = replace(self.endpoints, plan=job.plan)
+        self.losses.follow(job, self.endpoints)
+        self.shares = self._shares()
+
+    def restart(self, workers: Collection[str]) -> None:
+        """Stop the named workers and start them anew where they stood; returns once they have proved themselves.
+
+        Those that share an engine process with one of them are restarted too.
+
+        Raises:
+            ServingError: One does not come back.
+        """
+        processes = [one for one in self.endpoints.processes if not set(workers).isdisjoint(_names(one))]
+        self.stop_engines(processes)
+        self.start_engines(processes)
+        self.prove(self.wait_until_ready(), self._canary_bodies)
 
     @property
     def _has_store(self) -> bool:
@@ -146,16 +188,30 @@ class Deployment:
         wait_until_healthy(gate)
         self.ids.update(wait_until_listed(gate))
         self.job.events.add("workers_listed", workers=len(self.ids), processes=len(self.endpoints.processes))
-        self.job.supervisor.watch(ListingWatch(self.endpoints, self.ids).look)
+        if not self._listing_watched:
+            self.job.supervisor.watch(ListingWatch(self.endpoints, self.ids).look)
+            self._listing_watched = True
         return self.ids
 
     def prove(self, ids: Mapping[str, int], bodies: Sequence[bytes]) -> dict[str, Any]:
         """Requests of its own for each worker, and the KV canary."""
+        self._canary_bodies = bodies
         return serve_each(self.gate, ids, bodies) if ids else serve_each_itself(self.gate, bodies)
 
     def warm_up(self, bodies: Sequence[bytes]) -> dict[str, Any]:
-        """Warm-up requests, outside the timed window."""
-        return warm_up(self.gate, bodies, WARM_UP_IN_FLIGHT)
+        """Warm-up requests, outside the timed window; then stragglers are dropped where the file says so."""
+        record = warm_up(self.gate, bodies, WARM_UP_IN_FLIGHT)
+        return record | self._drop_stragglers(bodies) if looked_for(self.job.topology) else record
+
+    def _drop_stragglers(self, bodies: Sequence[bytes]) -> dict[str, Any]:
+        """Stop the workers that are far slower than their peers; those that share a process go only together."""
+        slow = slow_workers(self.gate, self.ids, bodies)
+        found = [one for one in self.endpoints.processes if slow.keys() >= set(_names(one))]
+        if found:
+            self.stop_engines(found)
+        for process in found:
+            self.losses.dropped(process, slow[process.first.name])
+        return {"stragglers": slow, "dropped": [name for process in found for name in _names(process)]}
 
     def _wait_for_store(self) -> None:
         address = (self.endpoints.head.address, int(self.endpoints.etcd_url.rsplit(":", 1)[1]))
@@ -191,11 +247,14 @@ class Deployment:
 
     def tolerate_losses(self) -> None:
         """From here on a replica may be lost where the file says so; before, it is a deployment that never stood."""
-        self.job.supervisor.watch(self.losses.look)
+        if not self.losses.open:
+            self.job.supervisor.watch(self.losses.look)
         self.losses.open = True
 
-    def _start_engine(self, process: EngineProcess, time: int = 0) -> list[Child]:
-        """Start an engine process for the given time (0 is the first); a worker of several nodes is one per node."""
+    def _start_engine(self, process: EngineProcess) -> list[Child]:
+        """Start an engine process; a worker of several nodes is one per node."""
+        time = self._starts[process.name]
+        self._starts[process.name] += 1
         started = self._launch_of(process)
         for path, text in started.files.items():
             path.parent.mkdir(exist_ok=True)
@@ -245,6 +304,10 @@ def rounds(processes: Sequence[EngineProcess], stagger_s: float) -> list[list[En
     for process in processes:
         by_node.setdefault(process.node, []).append(process)
     return [[one for one in turn if one] for turn in zip_longest(*by_node.values())]
+
+
+def _names(process: EngineProcess) -> list[str]:
+    return [worker.name for worker in process.workers]
 
 
 def _again(command: Command, time: int, logs: Path) -> Command:

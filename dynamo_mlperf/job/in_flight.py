@@ -41,21 +41,22 @@ def client_processes(settings: LoadSettings, seats: int = 0) -> int:
     by_rate = max(1, min(MOST_CLIENTS, wanted))
     if settings.loadgen_scenario != "Offline":
         return by_rate
-    return max(by_rate, math.ceil(_in_flight(seats) / MOST_PER_CLIENT))
+    return max(by_rate, math.ceil(offline_in_flight(seats) / MOST_PER_CLIENT))
 
 
 def with_offline_bound(settings: LoadSettings, seats: int, clients: int) -> LoadSettings:
     """The settings with the bound of each client process in Offline: what the engines can take, twice."""
-    return replace(settings, max_in_flight=math.ceil(_in_flight(seats) / clients))
+    return replace(settings, max_in_flight=math.ceil(offline_in_flight(seats) / clients))
+
+
+def offline_in_flight(seats: int) -> int:
+    """Requests that all clients together keep in flight in Offline."""
+    return max(LEAST_IN_FLIGHT, ROUNDS_WAITING * seats)
 
 
 def engine_seats(topology: Topology) -> int:
     """Sequences that all engines together run at a time: prefill and decode ones hold a request one after the other."""
     return sum(role.workers * _seats(role) for _name, role in topology.roles.present())
-
-
-def _in_flight(seats: int) -> int:
-    return max(LEAST_IN_FLIGHT, ROUNDS_WAITING * seats)
 
 
 def _seats(role: Role) -> int:

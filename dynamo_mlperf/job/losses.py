@@ -74,7 +74,7 @@ class Losses:
         job: Job,
         endpoints: Endpoints,
         ids: dict[str, int],
-        start: Callable[[EngineProcess, int], Sequence[Child]],
+        start: Callable[[EngineProcess], Sequence[Child]],
     ) -> None:
         """Watch the replicas.
 
@@ -82,7 +82,7 @@ class Losses:
             job: The job.
             endpoints: Its addresses.
             ids: Instance ids by worker name; workers are taken out and put back as they die and return.
-            start: Starts an engine process for the given time (0 was the first).
+            start: Starts an engine process.
         """
         self._job = job
         self._endpoints = endpoints
@@ -97,6 +97,16 @@ class Losses:
     def started(self, process: EngineProcess, children: Sequence[Child]) -> None:
         """Note the children of an engine process."""
         self._children[process.name] = children
+
+    def follow(self, job: Job, endpoints: Endpoints) -> None:
+        """The job goes on with other workers."""
+        self._job, self._endpoints = job, endpoints
+
+    def let_go(self, process: EngineProcess) -> Sequence[Child]:
+        """The children of an engine process that is to be stopped; its end is no loss, and it is not brought back."""
+        self._returns.pop(process.name, None)
+        self.lost.difference_update(worker.name for worker in process.workers)
+        return self._children.pop(process.name, ())
 
     def fell(self, process: EngineProcess, child: Child) -> None:
         """An engine process ended: the job goes on without it, for good or until it is back.
@@ -124,10 +134,18 @@ class Losses:
         self._children[process.name] = ()
         self._returns.pop(process.name, None)
         if again:
-            self.started(process, self._start(process, times + 1))
+            self.started(process, self._start(process))
             self._returns[process.name] = _Return(process, loss, time.monotonic())
         elif len(self.lost) == len(self._endpoints.plan.workers) and not self._returns:
             raise ServingError(f"no worker is left; the last: {obituary}", f"read {child.command.log}")
+
+    def dropped(self, process: EngineProcess, factor: float) -> None:
+        """A straggler was stopped before the measurement: the job goes on without it, as without one that died."""
+        host = self._endpoints.nodes[process.node].host
+        how = f"took {factor:g} times as long as the median worker in the warm-up"
+        self.found.append(Loss(process.name, process.node, host, time.time(), how, "dropped"))
+        self._job.events.add("worker_lost", process=process.name, node=process.node, how=how, became="dropped")
+        self.lost.update(worker.name for worker in process.workers)
 
     def look(self) -> None:
         """One look at those that are to return.

@@ -19,14 +19,23 @@ from dynamo_mlperf.process.machine import run_mark
 from dynamo_mlperf.serving.supervisor import Layer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from dynamo_mlperf.job.context import Job
+    from dynamo_mlperf.files import RunPaths
+    from dynamo_mlperf.job.context import Job, Progress
     from dynamo_mlperf.job.deployment import Deployment
     from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.process.child import Child
     from dynamo_mlperf.record import TransferEvidence
+    from dynamo_mlperf.serving.supervisor import Supervisor
 
+    Watch = Callable[[dict[str, Any]], bool]
+
+END_S = 10.0
+"""How long a test that is stopped may take to close its connections."""
+_ENOUGH_SEEN = 1_000_000
+"""In place of an exit status: the test goes on, and nobody needs the rest of it."""
 SILENT_S = 180.0
 """Longest time without progress of the load client; it may need 120 s of it to start its processes."""
 
@@ -44,6 +53,7 @@ class LoadTest:
         keep_text: Whether answers go into the accuracy log, as text.
         keep_token_ids: Whether they go there as token ids.
         audit_config: Whether LoadGen is to find an `audit.config` in `load_dir`.
+        told: What its progress begins with, for people.
     """
 
     name: str
@@ -54,6 +64,7 @@ class LoadTest:
     keep_text: bool = False
     keep_token_ids: bool = False
     audit_config: bool = False
+    told: str = ""
 
     @staticmethod
     def of_run(job: Job, settings: LoadSettings) -> LoadTest:
@@ -69,7 +80,23 @@ def measure(job: Job, deployment: Deployment, test: LoadTest) -> TransferEvidenc
         ServingError: Something died meanwhile.
     """
     window = CountedWindow(job, deployment, test.directory)
-    _run_loadgen(job, test, _write_spec(job, deployment, test))
+    run_loadgen(LoadPlace.of_job(job), test, _write_spec(job, deployment, test))
+    return window.close(int(json.loads((test.load_dir / "client.json").read_text())["requests"]))
+
+
+def measure_watched(job: Job, deployment: Deployment, test: LoadTest, watch: Watch) -> TransferEvidence | None:
+    """The same, where `watch` may end the test early.
+
+    Returns:
+        None where it did: requests in flight were cancelled, and nobody waited for the engines to notice.
+
+    Raises:
+        MeasureError: LoadGen could not measure; says why.
+        ServingError: Something died meanwhile.
+    """
+    window = CountedWindow(job, deployment, test.directory)
+    if not run_loadgen(LoadPlace.of_job(job), test, _write_spec(job, deployment, test), watch):
+        return None
     return window.close(int(json.loads((test.load_dir / "client.json").read_text())["requests"]))
 
 
@@ -92,30 +119,71 @@ def _write_spec(job: Job, deployment: Deployment, test: LoadTest) -> Path:
     return path
 
 
-def _run_loadgen(job: Job, test: LoadTest, spec: Path) -> None:
+@dataclass(frozen=True)
+class LoadPlace:
+    """Where LoadGen's process runs, and who watches it.
+
+    Attributes:
+        supervisor: Starts it.
+        paths: The run directory.
+        progress: For people.
+        run_id: Marks it as a process of the run.
+        node: Node position.
+    """
+
+    supervisor: Supervisor
+    paths: RunPaths
+    progress: Progress
+    run_id: str
+    node: int = 0
+
+    @staticmethod
+    def of_job(job: Job) -> LoadPlace:
+        """The first node of the job."""
+        return LoadPlace(job.supervisor, job.paths, job.progress, job.run_id, job.plan.head_node)
+
+
+def run_loadgen(place: LoadPlace, test: LoadTest, spec: Path, watch: Watch | None = None) -> bool:
+    """Run one LoadGen test to its end.
+
+    Returns:
+        False where `watch` had it stopped before its end.
+
+    Raises:
+        MeasureError: It could not measure, or hangs.
+        Stopped: A signal came.
+    """
     test.load_dir.mkdir(exist_ok=True)
-    environment = {**inherited_environment(), RUN_VARIABLE: run_mark(job.run_id), "PYTHONUNBUFFERED": "1"}
+    environment = {**inherited_environment(), RUN_VARIABLE: run_mark(place.run_id), "PYTHONUNBUFFERED": "1"}
     command = Command(
         test.name,
         (sys.executable, "-m", "dynamo_mlperf.load.loadgen_process", str(spec)),
         environment,
-        job.paths.log_of(test.name),
-        node=job.plan.head_node,
+        place.paths.log_of(test.name),
+        node=place.node,
         cwd=test.load_dir,
     )
-    child = job.supervisor.start(command, Layer.LOAD, may_end=True)
+    child = place.supervisor.start(command, Layer.LOAD, may_end=True)
     pulse = Pulse(SILENT_S)
-    status = job.supervisor.wait_for(lambda: _look(job, test, child, pulse), float("inf"), lambda: "LoadGen never ends")
+    status = place.supervisor.wait_for(
+        lambda: _look(place, test, child, pulse, watch), float("inf"), lambda: "LoadGen never ends"
+    )
+    if status == _ENOUGH_SEEN:
+        place.supervisor.terminate(child, END_S)
+        return False
     if status != 0:
-        raise MeasureError(job.supervisor.obituary(child), f"read {command.log}")
+        raise MeasureError(place.supervisor.obituary(child), f"read {command.log}")
+    return True
 
 
-def _look(job: Job, test: LoadTest, child: Child, pulse: Pulse) -> int | None:
+def _look(place: LoadPlace, test: LoadTest, child: Child, pulse: Pulse, watch: Watch | None) -> int | None:
     path = test.load_dir / "progress.json"
     seen = json.loads(path.read_text()) if path.exists() else None
     if seen is not None:
-        job.progress.say(progress_line(seen))
+        place.progress.say(test.told + progress_line(seen))
     status = child.poll()
+    if status is None and seen is not None and watch is not None and watch(seen):
+        return _ENOUGH_SEEN
     if status is None:
         pulse.feel(seen, child.command.log)
     return status

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dynamo_mlperf.benchmark.prompt_length import PromptMeter, too_long
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.staging.manifest import load_manifest
+from dynamo_mlperf.topology.flag_values import length_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,9 +71,9 @@ def _limit(topology: Topology, directory: Path) -> tuple[int | None, str]:
     """The lowest bound of any role, and where it stands."""
     flag = LENGTH_FLAGS[topology.engine]
     given = {
-        f"{flag} of {name}": int(role.args[flag])
+        f"{flag} of {name}": tokens
         for name, role in topology.roles.present()
-        if isinstance(role.args.get(flag), int)
+        if (tokens := length_of(role.args.get(flag))) is not None
     }
     if len(given) < len(topology.roles.present()):
         config = json.loads((directory / "config.json").read_text())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynamo_mlperf.job.losses import told
+from dynamo_mlperf.job.endpoints_test import endpoints_test
+from dynamo_mlperf.job.judged import judged
 from dynamo_mlperf.job.measurement import LoadTest, measure
-from dynamo_mlperf.load.verdict import judge
+from dynamo_mlperf.job.rate_search import searched_test
+from dynamo_mlperf.job.side_phase import run_side_tests
+from dynamo_mlperf.job.sweep import run_sweep
 
 if TYPE_CHECKING:
     from dynamo_mlperf.job.context import Job
@@ -24,7 +25,15 @@ def run_tests(job: Job, deployment: Deployment, workload: Workload) -> Verdict:
         MeasureError: A test could not measure; says why.
         ServingError: Something of the deployment died meanwhile.
     """
-    return performance_test(job, deployment, workload)
+    if job.topology.sweep is not None:
+        verdict = run_sweep(job, deployment, workload)
+        return run_side_tests(deployment.job, deployment, workload, verdict)
+    if job.topology.search is not None:
+        verdict, at_rate = searched_test(job, deployment, workload)
+        return run_side_tests(job, deployment, at_rate, verdict)
+    if job.topology.measure.client == "endpoints":  # its accuracy phase is part of its run
+        return endpoints_test(job, deployment, workload.settings)
+    return run_side_tests(job, deployment, workload, performance_test(job, deployment, workload))
 
 
 def performance_test(job: Job, deployment: Deployment, workload: Workload) -> Verdict:
@@ -32,7 +41,4 @@ def performance_test(job: Job, deployment: Deployment, workload: Workload) -> Ve
     with job.phase("measure"):
         transfer = measure(job, deployment, LoadTest.of_run(job, workload.settings))
     with job.phase("judge"):
-        verdict = judge(job.paths.load, workload.settings, transfer, job.result_class, str(job.paths.root))
-        slow = json.loads(job.paths.evidence.read_text())["stragglers"]
-        named = replace(verdict, model=job.topology.model.name)
-        return told(named, deployment.losses.found, slow)
+        return judged(job, deployment, job.paths.root, workload.settings, transfer)

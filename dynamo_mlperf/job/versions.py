@@ -10,7 +10,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf import __version__
+from dynamo_mlperf.job.endpoints_data import endpoints_version
 from dynamo_mlperf.job.nodes import own_environment
+from dynamo_mlperf.process.checkout import own_commit
 from dynamo_mlperf.process.command import Command
 from dynamo_mlperf.process.programs import run_program
 from dynamo_mlperf.serving.supervisor import Layer
@@ -25,22 +27,35 @@ _LIST_PACKAGES = (
 
 
 def collect_versions(job: Job) -> dict[str, str]:
-    """Versions by name: this package, the interpreter, the kernel, Slurm where it is, and every engine package.
+    """Versions by name: this package and its commit, the interpreter, the site's file, Slurm, and every engine package.
 
     Raises:
         SetupError: The engines' Python cannot be run; names it.
     """
-    found = {
+    found = own_versions()
+    if job.site.digest:
+        found["site_file"] = f"{job.site.name} sha256:{job.site.digest}"
+    if shutil.which("srun"):
+        found["slurm"] = run_program(["srun", "--version"], timeout_s=10).stdout.strip().removeprefix("slurm ")
+    if job.topology.measure.client == "endpoints":
+        version, unknown = endpoints_version(job)
+        found |= version.as_versions()
+        if unknown:
+            job.events.add("warning", what=f"not checked: {unknown}")
+    packages = ((name.lower().replace("_", "-"), version) for name, version in _packages(job).items())
+    return found | dict(sorted(packages))
+
+
+def own_versions() -> dict[str, str]:
+    """Versions of what every measurement has: this package and its commit, the interpreter, the system."""
+    return {
         "dynamo_mlperf": __version__,
+        "commit": own_commit(),
         "python": platform.python_version(),
         "kernel": platform.release(),
         "machine": platform.machine(),
         "os": _os_name(),
     }
-    if shutil.which("srun"):
-        found["slurm"] = run_program(["srun", "--version"], timeout_s=10).stdout.strip().removeprefix("slurm ")
-    packages = ((name.lower().replace("_", "-"), version) for name, version in _packages(job).items())
-    return found | dict(sorted(packages))
 
 
 def _os_name() -> str:

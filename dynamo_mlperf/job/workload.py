@@ -14,6 +14,7 @@ from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.prompt_limit import check_prompts
 from dynamo_mlperf.load.bodies import chat_body
+from dynamo_mlperf.load.endpoints_config import check_settings
 from dynamo_mlperf.load.given_conf import with_user_conf
 from dynamo_mlperf.load.requests import StoredBodies, write_requests
 from dynamo_mlperf.load.settings import LoadSettings, build_settings
@@ -28,11 +29,17 @@ WITH_IMAGES = "qwen3-vl-235b-a22b"
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
+ANY_QPS = 1.0
+"""In the settings of a job that finds its rate by itself, until it has one."""
+
 DataSet = Sequence[ProductSample] | Sequence[PromptSample]
 
 
 WARM_UP_TOKENS = 150
 """Most output tokens of a warm-up request: enough for every batch size of decoding to be met."""
+
+FEW_REQUESTS = 16
+"""Requests that are prepared where the load client makes its own."""
 
 REQUESTS_FILE = "requests.bin"
 """In the run directory: every request body, with `.offsets` beside it."""
@@ -56,6 +63,15 @@ class Workload:
         return [json.dumps({**body, "max_tokens": min(body["max_tokens"], WARM_UP_TOKENS)}).encode() for body in first]
 
 
+def load_samples(benchmark_name: str, directory: Path) -> DataSet:
+    """The samples in `directory`, of the kind that the benchmark takes.
+
+    Raises:
+        ConfigError: There are none, or one cannot be used.
+    """
+    return load_catalogue(directory) if benchmark_name == WITH_IMAGES else load_prompts(directory)
+
+
 def read_data_set(topology: Topology, base_dir: Path) -> DataSet:
     """The data set that the file names, of the kind that its benchmark takes.
 
@@ -77,7 +93,7 @@ def read_data_set(topology: Topology, base_dir: Path) -> DataSet:
             "name the benchmark's own data set",
         )
     try:
-        return load_catalogue(directory) if images else load_prompts(directory)
+        return load_samples(topology.measure.benchmark, directory)
     except ConfigError as problem:
         if (directory / wanted).exists():
             raise
@@ -124,7 +140,7 @@ def decide_settings(topology: Topology, samples: int, base_dir: Path | None = No
     settings = build_settings(
         benchmark(wanted.benchmark, wanted.round),
         wanted.scenario,
-        wanted.target_qps,
+        wanted.target_qps or ANY_QPS,
         samples,
         reduction=reduced.reduction() if reduced else None,
         request_timeout_s=topology.timeouts.request_s,
@@ -156,10 +172,23 @@ def check_workload(topology: Topology, base_dir: Path, *, from_afar: bool = Fals
     if from_afar and paths.dataset is not None and not paths.dataset.exists():
         return f"the data set: {paths.dataset} is not seen from here; the job checks it"
     samples = read_data_set(topology, base_dir)
-    decide_settings(topology, len(samples), base_dir)
+    settings = decide_settings(topology, len(samples), base_dir)
+    if topology.measure.client == "endpoints":
+        check_settings(settings)
+    _check_side_tests(topology, settings, base_dir)
     if from_afar and paths.manifest is not None and not paths.manifest.exists():
         return "the length of prompts: the model's files cannot be seen from here"
     return check_prompts(topology, base_dir, samples)
+
+
+def _check_side_tests(topology: Topology, settings: LoadSettings, base_dir: Path) -> None:
+    """Accuracy and compliance tests that could not run are refused before the job, too."""
+    from dynamo_mlperf.job.context import class_of
+    from dynamo_mlperf.job.side_tests import check_side_tests
+
+    data_set, wanted = topology.resolve(base_dir).dataset, topology.measure
+    if data_set is not None and wanted.client == "loadgen" and (wanted.accuracy or wanted.compliance):
+        check_side_tests(settings, data_set, class_of(topology), accuracy=wanted.accuracy, compliance=wanted.compliance)
 
 
 def prepare_workload(job: Job, model: str) -> Workload:
@@ -168,5 +197,9 @@ def prepare_workload(job: Job, model: str) -> Workload:
     rules = benchmark(job.topology.measure.benchmark, job.topology.measure.round)
     settings = decide_settings(job.topology, len(samples), job.base_dir)
     path = job.paths.root / REQUESTS_FILE
-    write_requests(path, (chat_body(model, sample_messages(sample), rules.max_new_tokens) for sample in samples))
+    if job.topology.measure.client == "endpoints":  # it makes its own; these are for canary and warm-up
+        samples = samples[: max(FEW_REQUESTS, job.topology.timeouts.warmup_requests)]
+    effort = rules.reasoning_effort.get("performance")
+    bodies = (chat_body(model, sample_messages(sample), rules.max_new_tokens, effort=effort) for sample in samples)
+    write_requests(path, bodies)
     return Workload(settings, StoredBodies(path))

@@ -75,7 +75,7 @@ def flags_in_help(text: str) -> frozenset[str]:
 
 
 def unknown_flags(topology: Topology, legal: Collection[str]) -> list[UnknownFlag]:
-    """Flags of the file's roles that are none of `legal`, nor the unambiguous beginning of one.
+    """Flags of the file's roles that are none of `legal`; beginnings of flags are none, though parsers take them.
 
     A dotted flag is legal where what stands before its first dot is: vLLM takes `--compilation-config.level 3`.
     """
@@ -90,7 +90,7 @@ def unknown_flags(topology: Topology, legal: Collection[str]) -> list[UnknownFla
 
 def _is_known(flag: str, legal: Collection[str]) -> bool:
     head = flag.split(".", 1)[0]
-    return flag in legal or head in legal or any(known.startswith(flag) for known in legal)
+    return flag in legal or head in legal
 
 
 def refuse_unknown(topology: Topology, legal: Collection[str]) -> None:

@@ -251,6 +251,43 @@ def _wait_for_listing(gate: Gate, frontend: Frontend, ids: Mapping[str, int]) ->
     gate.supervisor.wait_for(look, gate.ready_s, late)
 
 
+def wait_until_unlisted(gate: Gate, ids: Mapping[str, int]) -> None:
+    """Until no frontend lists these workers, which have ended.
+
+    Args:
+        gate: The gate.
+        ids: Their instance ids by name.
+
+    Raises:
+        ServingError: A frontend still lists one at the deadline.
+    """
+    for frontend in gate.endpoints.plan.frontends:
+        _wait_until_unlisted(gate, frontend, ids)
+
+
+def _wait_until_unlisted(gate: Gate, frontend: Frontend, ids: Mapping[str, int]) -> None:
+    address, name = gate.endpoints.frontend(frontend), f"frontend-{frontend.index}"
+    left = list(ids)
+    next_look = 0.0
+
+    def look() -> bool | None:
+        nonlocal next_look, left
+        if time.monotonic() < next_look:
+            return None
+        response = gate.fetch(address, "/health")
+        next_look = time.monotonic() + LISTING_SETTLES_S
+        if not response.ok:
+            return None
+        seen = listed_ids(response)
+        left = [worker for worker, number in ids.items() if number in seen]
+        gate.say(f"{name} still lists {shortened(left)}" if left else f"{name} lists none of the stopped workers")
+        return None if left else True
+
+    gate.supervisor.wait_for(
+        look, gate.ready_s, lambda: f"{name} still lists {shortened(left)}, stopped {gate.ready_s:g} s ago"
+    )
+
+
 def check_addresses(gate: Gate, ids: Mapping[str, int], listing: Mapping[int, str]) -> None:
     """Hold what the workers advertise against the addresses that they were given.
 
@@ -294,6 +331,7 @@ class ListingWatch:
         self._ids = ids
         self._next = time.monotonic() + LISTING_EVERY_S
         self._pending: Request | None = None
+        self._asked: dict[str, int] = {}
 
     def look(self) -> None:
         """One look; costs nothing between two of them.
@@ -304,6 +342,7 @@ class ListingWatch:
         if self._pending is None:
             if time.monotonic() < self._next:
                 return
+            self._asked = dict(self._ids)
             self._pending = Request(
                 self._endpoints.frontend(self._endpoints.plan.frontends[0]), "/health", timeout_s=20.0
             )
@@ -315,7 +354,9 @@ class ListingWatch:
         if not response.ok:  # a busy frontend is judged by the load, a dead one by the supervisor
             return
         found = listed_ids(response)
-        gone = [name for name, number in self._ids.items() if number not in found]
+        # One that came or went since the question is none of this answer's business.
+        asked = {name: number for name, number in self._ids.items() if self._asked.get(name) == number}
+        gone = [name for name, number in asked.items() if number not in found]
         if gone:
             raise ServingError(
                 f"{shortened(gone)} runs but is no longer listed by the frontend",

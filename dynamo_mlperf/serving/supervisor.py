@@ -141,6 +141,36 @@ class Supervisor:
                 service.may_end = True
         self._allocation.send(children, signal.SIGKILL)
 
+    def terminate(self, child: Child, patience_s: float) -> None:
+        """Ask one process to end, and kill it when it does not within so long; its end is then no failure.
+
+        Raises:
+            Stopped: A signal asked for it.
+            ServingError: Another service ended.
+        """
+        for service in self._services:
+            service.may_end |= service.child is child
+        self._events.add("process_stopped", process=child.command.name)
+        self._allocation.send([child], signal.SIGTERM)
+        until = time.monotonic() + patience_s
+        while child.poll() is None and time.monotonic() < until:
+            self.tick()
+            time.sleep(POLL_S)
+        self._allocation.send([child], signal.SIGKILL)
+
+    def retire(self, children: Sequence[Child], layer: Layer) -> None:
+        """Stop processes whose part is done, by the ladder of their layer; their end is then no failure.
+
+        Raises:
+            Stopped: A signal asks for the end meanwhile.
+        """
+        for service in self._services:
+            if service.child in children:
+                service.may_end = True
+                self._events.add("process_stopped", process=service.child.command.name)
+        self._stop_layer(list(children), layer)
+        self._stop.check()
+
     def await_signal(self) -> None:
         """Give a stop request a moment to arrive: scancel ends the steps and the controller at once, in any order."""
         until = time.monotonic() + SIGNAL_RACE_S

@@ -68,6 +68,11 @@ def check_launchable(topology: Topology, plan: Plan) -> None:
                 f"roles.{name}.on_worker_loss: {role.on_worker_loss} needs a frontend that sends requests elsewhere",
                 "write on_worker_loss: fail, or server: dynamo",
             )
+        if topology.server != "dynamo" and role.drop_stragglers:
+            raise ConfigError(
+                f"roles.{name}.drop_stragglers needs the counters of Dynamo's workers",
+                "leave drop_stragglers out, or write server: dynamo",
+            )
     apart = degrees_problem(topology)
     if apart is not None:
         raise ConfigError(apart, "give prefill and decode degrees of which one divides the other")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dynamo_mlperf.errors import ExitCode, MeasureError
 from dynamo_mlperf.tuning.fit import within_limits
@@ -17,10 +17,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynamo_mlperf.process.signals import StopFlag
-    from dynamo_mlperf.tuning.probe_command import ProbeCommand
     from dynamo_mlperf.tuning.probes import History, ProbeRecord, SearchSettings, Step
     from dynamo_mlperf.tuning.records import RecordDirectory
+
+    Look = Callable[[ProbeRecord], Verdict]
+
+
+class Prober(Protocol):
+    """What makes the probes."""
+
+    def run(self, probe: Probe, folder: Path, begin_s: float, look: Look) -> ProbeRecord:
+        """Make one probe; `look` judges it as it goes on.
+
+        Raises:
+            ProbeFault: It did not measure.
+        """
+        ...
+
+    def line(self, probe: Probe) -> str:
+        """What a person could do to look into a probe that does not measure."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -30,18 +46,20 @@ class Conduct:
     Attributes:
         settings: What is searched.
         offline: Whether it is the Offline scenario.
-        command: What makes the probes.
+        prober: What makes the probes.
         records: Where they are recorded.
-        stop: Asked between the lines of a stream.
+        check: Raises `Stopped` when a signal asked to stop.
         tell: Takes progress, one line at a time.
+        left_s: Seconds that are left for probes by the clock of the place, asked before each; None = no end in sight.
     """
 
     settings: SearchSettings
     offline: bool
-    command: ProbeCommand
+    prober: Prober
     records: RecordDirectory
-    stop: StopFlag
+    check: Callable[[], None]
     tell: Callable[[str], None]
+    left_s: Callable[[], float | None] = lambda: None
 
     def search(self) -> tuple[Answer | NoAnswer, History]:
         """Search to the end.
@@ -54,14 +72,25 @@ class Conduct:
         if history:
             self.tell(f"resumed: {len(history)} probes, {_spent(history):.0f} s of engine time")
         while isinstance(step := self._next(history), Probe):
-            self.stop.check()
+            self.check()
             record = self._probe(step, history)
-            history += (record,)
-            self.stop.check()
+            if record.samples or record.final:
+                history += (record,)
+            self.check()
         return step, history
 
     def _next(self, history: History) -> Step:
-        return next_offline_step(history, self.settings) if self.offline else next_step(history, self.settings)
+        settings = self._bounded(history)
+        return next_offline_step(history, settings) if self.offline else next_step(history, settings)
+
+    def _bounded(self, history: History) -> SearchSettings:
+        """The settings with the budget that the place leaves."""
+        left_s = self.left_s()
+        if left_s is None:
+            return self.settings
+        until_s = max(0.0, _spent(history) + left_s)
+        given_s = self.settings.time_budget_s
+        return replace(self.settings, time_budget_s=until_s if given_s is None else min(given_s, until_s))
 
     def _probe(self, probe: Probe, history: History) -> ProbeRecord:
         """Make a probe; one that does not measure is repeated once."""
@@ -72,13 +101,13 @@ class Conduct:
             try:
                 return self._make(probe, folder, history)
             except ProbeFault as found:
-                self.stop.check()
+                self.check()
                 fault = str(found)
                 self.records.keep_fault(folder, fault)
                 self.tell(f"{folder.name}: did not measure: {fault}")
         raise MeasureError(
             f"the probe at {probe.rate:.5g} QPS did not measure, twice: {fault}",
-            f"run it by itself: {self.command.line(probe)}",
+            self.prober.line(probe),
         )
 
     def _make(self, probe: Probe, folder: Path, history: History) -> ProbeRecord:
@@ -90,7 +119,7 @@ class Conduct:
             said = judge_offline(record, self.settings) if self.offline else judge.look(record)
             return said
 
-        record = self.command.run(probe, folder, _spent(history), look, self.stop)
+        record = self.prober.run(probe, folder, _spent(history), look)
         if record.samples or record.final:
             self.records.keep(folder, record)
         else:
@@ -108,8 +137,11 @@ def _outcome(record: ProbeRecord, settings: SearchSettings) -> str:
     if record.final is not None:
         over = ", ".join(f"{count} over {name}" for name, count in sorted(record.final.over.items()))
         verdict = "VALID" if record.final.valid and within_limits(record, settings) else "INVALID"
-        return f"{verdict} after {record.final.seconds:.0f} s: {record.final.n} queries, {over}"
-    return f"{record.ended}, stopped after {record.seconds:.0f} s"
+        counted = ", ".join([f"{record.final.n} queries", *([over] if over else [])])
+        why = f" ({record.final.reasons[0]})" if verdict == "INVALID" and record.final.reasons else ""
+        return f"{verdict} after {record.final.seconds:.0f} s: {counted}{why}"
+    why = f": {record.refused}" if record.refused else ""
+    return f"{record.ended}, stopped after {record.seconds:.0f} s{why}"
 
 
 def answer_json(
@@ -133,7 +165,7 @@ def answer_json(
         "result": asdict(run.final) if run and run.final else None,
         "confirmed_by": step.probe if isinstance(step, Answer) else None,
         "engine_seconds": round(_spent(history), 3),
-        "full_run_s": settings.duration_s,
+        "full_run_s": round(settings.run_s(run.rate), 3) if run else settings.duration_s,
         "tolerance": settings.tolerance,
         "probes": [_probe_json(record) for record in history],
     }
@@ -152,6 +184,7 @@ def _probe_json(record: ProbeRecord) -> dict[str, Any]:
         "over_limit": final.over if final else last.over if last else {},
         "valid": final.valid if final else None,
         "purpose": record.purpose,
+        "reasons": list(final.reasons) if final else [record.refused] if record.refused else [],
     }
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynamo_mlperf.tuning.drift import DRIFT_SIGMA, STALE_S
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -40,6 +42,7 @@ class Evidence:
         ramp_queries: Completed queries of the ramp-up.
         age_s: Engine seconds between this probe and now.
         complete: Whether the probe ran to its planned end.
+        moved: Deviation of the system's speed, in log rate, by which it may have changed since.
     """
 
     rate: float
@@ -51,6 +54,7 @@ class Evidence:
     ramp_queries: float = 0.0
     age_s: float = 0.0
     complete: bool = False
+    moved: float = 0.0
 
     @property
     def fraction(self) -> float:
@@ -79,9 +83,10 @@ def dispersion(t_s: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
     return min(max(_LEAST_DISPERSION, *found), _MOST_DISPERSION) if found else _PRIOR_DISPERSION
 
 
-def gather(record: ProbeRecord, constraint: str, now_s: float) -> Evidence:
-    """The evidence of a probe for one constraint."""
+def gather(record: ProbeRecord, constraint: str, now_s: float, *, changed: bool = False) -> Evidence:
+    """The evidence of a probe for one constraint; `changed`: the system was seen to be another one since."""
     age_s = max(0.0, now_s - record.begin_s - record.cost_s)
+    moved = DRIFT_SIGMA if changed or age_s > STALE_S else 0.0
     table = np.array([(each.t_s, each.completed, each.over.get(constraint, 0)) for each in record.samples], float)
     table = table.reshape(-1, 3)
     ramp = table[table[:, 0] <= RAMP_SHARE * record.planned_s + 1e-9] if len(table) else table
@@ -93,7 +98,7 @@ def gather(record: ProbeRecord, constraint: str, now_s: float) -> Evidence:
     spread = dispersion(settled[:, 0], steps[:, 2]) if len(settled) else _PRIOR_DISPERSION
     if record.final is not None:
         over = float(record.final.over.get(constraint, 0))
-        return Evidence(record.rate, record.final.n, over, spread, 1.0, age_s=age_s, complete=True)
+        return Evidence(record.rate, record.final.n, over, spread, 1.0, age_s=age_s, complete=True, moved=moved)
     end = settled[-1] if len(settled) else start
     return Evidence(
         record.rate,
@@ -104,6 +109,7 @@ def gather(record: ProbeRecord, constraint: str, now_s: float) -> Evidence:
         float(start[2]),
         float(start[1]),
         age_s,
+        moved=moved,
     )
 
 

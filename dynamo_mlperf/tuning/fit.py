@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynamo_mlperf.benchmark.early_stopping import passes
+from dynamo_mlperf.tuning.drift import changed_at
 from dynamo_mlperf.tuning.evidence import gather, served_qps
 from dynamo_mlperf.tuning.model import Posterior, Prior, quantile
 
@@ -79,12 +79,17 @@ class Fit:
         self.names = tuple(sorted({name for record in history for name in record.constraints})) or ("latency",)
         self.now_s = now_s
         prior = prior_of(settings)
-        served = [found for record in history if (found := served_qps(record)) is not None]
+        changed = changed_at(history)
+        served = [found for record in history[changed:] if (found := served_qps(record)) is not None]
         self.posteriors = {
             name: Posterior(
                 prior,
-                settings.percentile,
-                [gather(record, name, now_s) for record in history if record.seconds > 0],
+                settings,
+                [
+                    gather(record, name, now_s, changed=index < changed)
+                    for index, record in enumerate(history)
+                    if record.seconds > 0
+                ],
                 served,
             )
             for name in self.names
@@ -93,8 +98,8 @@ class Fit:
 
     def _outlook(self, name: str, weights: NDArray[np.float64]) -> Outlook:
         posterior, settings = self.posteriors[name], self.settings
-        wanted = posterior.pass_rates(settings.pass_probability, settings.duration_s, weights)
-        even = posterior.pass_rates(0.5, settings.duration_s, weights)
+        wanted = posterior.pass_rates(settings.pass_probability, weights)
+        even = posterior.pass_rates(0.5, weights)
         rate = quantile(wanted, weights, _EXPLORE)
         spread = (quantile(wanted, weights, 0.85) - quantile(wanted, weights, 0.15)) / 2.0
         confirm = min(rate, quantile(even, weights, EVEN_ODDS_RISK)) - _MARGIN * settings.tolerance
@@ -117,18 +122,14 @@ class Fit:
 
     def pass_probability(self, rate: float) -> float:
         """Probability that a full run at this rate passes every constraint."""
-        duration_s = self.settings.duration_s
-        return min(
-            posterior.pass_probability(rate, duration_s, self._weights[name])
-            for name, posterior in self.posteriors.items()
-        )
+        return min(posterior.pass_probability(rate, self._weights[name]) for name, posterior in self.posteriors.items())
 
     def holds_probability(self, rate: float) -> float:
         """Probability that a repeat at this rate passes with even odds or better."""
         shares = []
         for name, posterior in self.posteriors.items():
             weights = self._weights[name]
-            even = posterior.pass_rates(0.5, self.settings.duration_s, weights)
+            even = posterior.pass_rates(0.5, weights)
             shares.append(float(weights[even >= math.log(rate)].sum()))
         return min(shares)
 
@@ -144,7 +145,14 @@ def _lowest(each: dict[str, Outlook]) -> tuple[Outlook, str]:
 def within_limits(record: ProbeRecord, settings: SearchSettings) -> bool:
     """Whether a complete probe keeps every limit by the early-stopping rule."""
     final = record.final
-    return final is not None and all(passes(final.n, over, settings.percentile) for over in final.over.values())
+    return final is not None and all(over <= settings.allowed(final.n) for over in final.over.values())
+
+
+def otherwise_invalid(record: ProbeRecord, settings: SearchSettings) -> bool:
+    """Whether a probe kept every limit and is not valid all the same: another rule was broken."""
+    if record.final is None:
+        return record.ended == "not valid"
+    return not record.final.valid and within_limits(record, settings)
 
 
 def certifies(record: ProbeRecord, settings: SearchSettings) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.tuning.evidence import backlog_grows, gather, served_qps
 from dynamo_mlperf.tuning.fit import certifies
-from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, extra_s
+from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_s, extra_s
 
 if TYPE_CHECKING:
     from dynamo_mlperf.tuning.fit import Fit, Outlook
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _HOPELESS = 0.03
 _PLAIN_SHARE = 0.5
 _DIAGNOSIS = "does any rate pass?"
+_LOWER = "give a lower --low (search: {low: ...}) if such a rate is of use; else serve it faster"
 
 
 def plainly_over(record: ProbeRecord) -> str | None:
@@ -35,6 +36,7 @@ def no_answer_below(
 ) -> NoAnswer | Probe | None:
     """When even the lowest rate seems to fail: probe it, look below it, and say which way it fails."""
     lowest = settings.lowest_qps
+    run_s = settings.run_s(lowest)
     at_lowest = [record for record in history if record.rate <= 1.001 * lowest and record.purpose != _DIAGNOSIS]
     good_one = any(not _bad(record, settings) and record.seconds > 0 for record in history)
     over = None if good_one else plainly_over(history[-1])
@@ -44,11 +46,11 @@ def no_answer_below(
     if any(not _bad(record, settings) for record in at_lowest):
         return None
     if len(at_lowest) < (1 if over else 2):
-        return Probe(lowest, settings.duration_s, settings.duration_s, must_finish=False, purpose="the lowest rate")
+        return Probe(lowest, run_s, run_s, must_finish=False, purpose="the lowest rate")
     last = at_lowest[-1]
     said = f"{last.rate:.4g} QPS, the lowest rate that may be an answer, is over the {over or binding} limit"
-    if settings.low is not None and settings.low > settings.floor_qps:
-        return NoAnswer("impossible", f"no rate from {lowest:.4g} QPS up passes: {said}", "give a lower --low", binding)
+    if settings.padded or (settings.low is not None and settings.low > settings.floor_qps):
+        return NoAnswer("impossible", f"no rate from {lowest:.4g} QPS up passes: {said}", _LOWER, binding)
     return _look_below(history, settings, said, binding)
 
 
@@ -57,7 +59,8 @@ def _look_below(history: History, settings: SearchSettings, said: str, binding: 
     below = [record for record in history if record.purpose == _DIAGNOSIS]
     if not below:
         rate = settings.lowest_qps / 4.0
-        return Probe(rate, settings.duration_s, 0.4 * settings.duration_s, must_finish=True, purpose=_DIAGNOSIS)
+        run_s = settings.run_s(rate)
+        return Probe(rate, run_s, 0.4 * settings.duration_s, must_finish=True, purpose=_DIAGNOSIS)
     each = gather(below[-1], binding, 0.0)
     over, queries = each.over + each.ramp_over, each.queries + each.ramp_queries
     if over >= 3 and over > 5.0 * (1.0 - settings.percentile) * queries:  # noqa: PLR2004 - fewer are chance
@@ -73,13 +76,18 @@ def _look_below(history: History, settings: SearchSettings, said: str, binding: 
     )
 
 
-def no_room(settings: SearchSettings) -> NoAnswer | None:
-    """When the budget does not hold one full run: no answer could be confirmed."""
-    budget_s, needed_s = settings.time_budget_s, settings.duration_s + settings.overhead_s
+def no_room(settings: SearchSettings, rate: float) -> NoAnswer | None:
+    """When the budget does not hold one full run (at `rate`, or at the highest): no answer could be confirmed."""
+    run_s = settings.run_s(settings.high or rate)
+    budget_s, needed_s = settings.time_budget_s, run_s + settings.overhead_s
     if budget_s is None or budget_s >= needed_s:
         return None
-    text = f"a full run of {settings.duration_s:.0f} s, which confirms the answer, does not fit into {budget_s:.0f} s"
-    return NoAnswer("budget", text, f"give --time-budget-s {needed_s:.0f} or more; a search takes about twice that")
+    text = f"a full run of {run_s:.0f} s, which confirms the answer, does not fit into {budget_s:.0f} s"
+    return NoAnswer(
+        "budget",
+        text,
+        f"give it {needed_s:.0f} s or more (time_budget_s, or the job's --time); a search takes about twice that",
+    )
 
 
 def out_of_time(
@@ -91,15 +99,18 @@ def out_of_time(
     left = settings.time_budget_s - sum(record.cost_s for record in history)
     certified = [index for index, record in enumerate(history) if certifies(record, settings)]
     extra = extra_s(history, settings)
-    if left >= 2.1 * settings.duration_s + 3.0 * extra:
+    run_s = confirm_s(settings, outlook.rate)
+    if left >= 2.1 * run_s + 3.0 * extra:
         return None
-    if left >= settings.duration_s + settings.overhead_s:
-        if left >= 1.1 * settings.duration_s + 2.0 * extra:
+    if left >= run_s + settings.overhead_s:
+        if left >= 1.1 * run_s + 2.0 * extra:
             return None  # a short probe still fits before the last full run
         rate = outlook.confirm * math.exp(-min(outlook.doubt, 0.5) if outlook.doubt > settings.tolerance else 0.0)
-        bounded = min(max(rate, settings.lowest_qps), settings.high or math.inf)
+        fits = settings.lowest_within(left - settings.overhead_s)  # below it a run takes longer than what is left
+        bounded = min(max(rate, settings.lowest_qps, fits), settings.high or math.inf)
         if not certified or bounded > max(history[index].rate for index in certified):
-            return Probe(bounded, settings.duration_s, settings.duration_s, must_finish=True, purpose="the last to fit")
+            last_s = settings.run_s(bounded)
+            return Probe(bounded, last_s, last_s, must_finish=True, purpose="the last to fit")
     return (
         _best(history, certified, fit, outlook, binding) if certified else _spent(history, settings, outlook, binding)
     )
@@ -110,9 +121,10 @@ def _spent(history: History, settings: SearchSettings, outlook: Outlook, binding
     spent = sum(record.cost_s for record in history)
     return NoAnswer(
         "budget",
-        f"{spent:.0f} s of {settings.time_budget_s:.0f} s are spent and no full run of {settings.duration_s:.0f} s "
+        f"{spent:.0f} s of {settings.time_budget_s:.0f} s are spent and no full run of "
+        f"{confirm_s(settings, outlook.rate):.0f} s "
         f"fits any more; best estimate {outlook.rate:.4g} QPS by {binding}, not confirmed",
-        "resume with a larger --time-budget-s and the same --record-dir",
+        "resume it with more time",
         binding,
     )
 

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from dynamo_mlperf.tuning.evidence import Evidence
+    from dynamo_mlperf.tuning.probes import SearchSettings
 
     Array = NDArray[np.float64]
 
@@ -80,7 +79,7 @@ class Posterior:
 
     Args:
         prior: Belief before any probe.
-        percentile: The judged percentile as a fraction.
+        settings: The search: percentile, rule and length of a full run.
         evidence: What the probes said.
         served: Rates that the system completed when it was overloaded, with the standard error as a share.
         knees: Grid of log rates; None = found by a coarse pass.
@@ -89,15 +88,15 @@ class Posterior:
     def __init__(
         self,
         prior: Prior,
-        percentile: float,
+        settings: SearchSettings,
         evidence: Sequence[Evidence],
         served: Sequence[tuple[float, float]] = (),
         knees: Array | None = None,
     ) -> None:
-        self._share = 1.0 - percentile
-        self._percentile = percentile
+        self._share = 1.0 - settings.percentile
+        self._settings = settings
         if knees is None:
-            coarse = Posterior(prior, percentile, evidence, served, np.linspace(prior.low, prior.high, 320))
+            coarse = Posterior(prior, settings, evidence, served, np.linspace(prior.low, prior.high, 320))
             knees = coarse.finer(prior)
         self.knees = knees
         logs = prior.log_weights(knees)[:, None, None] + np.log(_SLOPE_WEIGHTS[:, None] * _SCATTER_WEIGHTS[None, :])
@@ -140,14 +139,14 @@ class Posterior:
         best = each.over * math.log(each.over) - each.over if each.over else 0.0
         return np.asarray(np.exp((each.over * np.log(mean) - mean - best) / spread))
 
-    def _scatter(self, queries: float, age_s: float = 0.0) -> Array:
+    def _scatter(self, queries: float, age_s: float = 0.0, moved: float = 0.0) -> Array:
         """Standard deviation of the speed that `queries` queries show against that of now, shape (scatters, 1)."""
         chance = _CHANCE / math.sqrt(max(queries, 1.0))
-        return np.asarray(np.sqrt(chance**2 + _RUN_SIGMA**2 + (_DRIFT_PER_S * age_s) ** 2)[:, None])
+        return np.asarray(np.sqrt(chance**2 + _RUN_SIGMA**2 + (_DRIFT_PER_S * age_s) ** 2 + moved**2)[:, None])
 
     def likelihood(self, each: Evidence) -> Array:
         """Likelihood of a probe's counts, the scatter of its speed and outliers taken in."""
-        usual = self._by_shift(each, self._scatter(each.queries, each.age_s) * _NODES) @ _NODE_WEIGHTS
+        usual = self._by_shift(each, self._scatter(each.queries, each.age_s, each.moved) * _NODES) @ _NODE_WEIGHTS
         odd = self._by_shift(each, np.broadcast_to(_OUTLIERS, (len(_CHANCE), len(_OUTLIERS)))).mean(axis=-1)
         return np.asarray((1.0 - _OUTLIER_SHARE) * usual + _OUTLIER_SHARE * odd)
 
@@ -157,11 +156,11 @@ class Posterior:
         weights = np.exp(logs - logs.max())
         return np.asarray(weights / weights.sum())
 
-    def pass_rates(self, probability: float, duration_s: float, weights: Array) -> Array:
+    def pass_rates(self, probability: float, weights: Array) -> Array:
         """Log of the rate at which a full run passes with this probability, for every point of the grid."""
         middle = float((weights.sum(axis=(1, 2)) * self.knees).sum())
-        queries = max(math.exp(middle) * duration_s, 1.0)
-        allowed = allowed_over_limit(round(queries), self._percentile)
+        queries = max(self._settings.run_queries(math.exp(middle)), 1.0)
+        allowed = self._settings.allowed(round(queries))
         scale = _SLOPES[:, None] * self._scatter(queries)[:, 0]
         mean = queries * self._share * np.exp(_SHARE_LOGS[:, None, None, None] + scale[..., None] * _NODES)
         passing = within_allowed(allowed, mean, self.spread) @ _NODE_WEIGHTS
@@ -170,11 +169,11 @@ class Posterior:
             offsets[index] = np.interp(-probability, -passing[(slice(None), *index)], _SHARE_LOGS)
         return np.asarray(self.knees[:, None, None] + (offsets / _SLOPES[:, None])[None])
 
-    def pass_probability(self, rate: float, duration_s: float, weights: Array) -> float:
+    def pass_probability(self, rate: float, weights: Array) -> float:
         """Probability that a full run at `rate` passes, over all that is not known."""
-        queries = round(rate * duration_s)
+        queries = round(self._settings.run_queries(rate))
         mean = queries * self._shares(rate, self._scatter(queries) * _NODES)
-        passing = within_allowed(allowed_over_limit(queries, self._percentile), mean, self.spread) @ _NODE_WEIGHTS
+        passing = within_allowed(self._settings.allowed(queries), mean, self.spread) @ _NODE_WEIGHTS
         return float((weights * passing).sum())
 
     def finish_probability(self, each: Evidence, total: float, weights: Array) -> float:
@@ -187,7 +186,7 @@ class Posterior:
         """
         rest = max(total - each.queries - each.ramp_queries, 0.0)
         mean = rest * self._shares(each.rate, self._scatter(rest) * _NODES)
-        room = allowed_over_limit(round(total), self._percentile) - each.over - each.ramp_over
+        room = self._settings.allowed(round(total)) - each.over - each.ramp_over
         return float((weights * (within_allowed(room, mean, self.spread) @ _NODE_WEIGHTS)).sum())
 
 

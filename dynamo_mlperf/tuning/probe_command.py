@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import shlex
 import signal
 import time
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import MeasureError, SetupError
 from dynamo_mlperf.process.child import Child
-from dynamo_mlperf.process.command import Command
+from dynamo_mlperf.process.command import RUN_VARIABLE, Command
+from dynamo_mlperf.process.machine import end_processes, marked, run_mark
 from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample
-from dynamo_mlperf.tuning.stream import ProbeFault, check_order, parse_line
+from dynamo_mlperf.tuning.stream import ProbeFault, check_final, check_order, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,10 +59,12 @@ class ProbeCommand:
 
     Attributes:
         argv: Program and first arguments.
+        stop: Asked between lines; a probe that is interrupted by it gives what it has seen.
         stall_s: Longest time without a new line; None = by the planned length.
     """
 
     argv: tuple[str, ...]
+    stop: StopFlag
     stall_s: float | None = None
 
     def _argv(self, probe: Probe) -> tuple[str, ...]:
@@ -68,9 +72,9 @@ class ProbeCommand:
 
     def line(self, probe: Probe) -> str:
         """The command of a probe as a person would type it."""
-        return shlex.join(self._argv(probe))
+        return f"run it by itself: {shlex.join(self._argv(probe))}"
 
-    def run(self, probe: Probe, folder: Path, begin_s: float, look: Look, stop: StopFlag) -> ProbeRecord:
+    def run(self, probe: Probe, folder: Path, begin_s: float, look: Look) -> ProbeRecord:
         """Make one probe.
 
         Args:
@@ -78,25 +82,28 @@ class ProbeCommand:
             folder: Takes the stream and the program's stderr.
             begin_s: Engine seconds of the search before it.
             look: Judges the probe with each line.
-            stop: Asked between lines; a probe that is interrupted by it gives what it has seen.
 
         Raises:
             ProbeFault: The probe did not measure.
             MeasureError: The program cannot be started.
         """
         argv = self._argv(probe)
-        command = Command("probe", argv, dict(os.environ), folder / LOG, output=folder / STREAM)
+        mark = run_mark(f"{folder.name}-{secrets.token_hex(4)}")
+        command = Command("probe", argv, {**os.environ, RUN_VARIABLE: mark}, folder / LOG, output=folder / STREAM)
         try:
-            child = Child(command, argv, dict(os.environ))
+            child = Child(command, argv, dict(command.env))
         except SetupError as problem:
             raise MeasureError(
                 f"the probe cannot be started: {argv[0]}: {problem.__cause__}", "name a program in --probe-command"
             ) from problem
         run = _Run(child, probe, folder, begin_s, self.stall_s or stall_limit_s(probe.planned_s))
         try:
-            return run.follow(look, stop)
+            record = run.follow(look, self.stop)
         finally:
             run.end()
+            end_processes(marked(mark))  # what left the probe's session
+        run.check_end()
+        return record
 
 
 class _Run:
@@ -108,6 +115,7 @@ class _Run:
         self._samples: list[Sample] = []
         self._final: Final | None = None
         self._lines, self._rest = 0, b""
+        self._asked = False
         self._last_t_s = 0.0
         self._seen: Sample | None = None
 
@@ -171,6 +179,7 @@ class _Run:
         if final is None or not long_enough(final, self._probe.planned_s):
             seconds = final.seconds if final else 0.0
             raise ProbeFault(f"it said done after {seconds:g} s; it was asked to run for {self._probe.planned_s:g} s")
+        check_final(final, self._probe.rate, self._probe.planned_s)
         self._last_t_s = max(self._last_t_s, final.seconds)
         return replace(self._ended("complete"), final=final)
 
@@ -191,6 +200,7 @@ class _Run:
 
     def _terminate(self, grace_s: float = GRACE_S) -> None:
         """SIGTERM, then SIGKILL to all that is left."""
+        self._asked = True
         self._child.send(signal.SIGTERM)
         until = time.monotonic() + grace_s
         while self._child.poll() is None and time.monotonic() < until:
@@ -207,6 +217,15 @@ class _Run:
         self._child.kill_session()
         while self._child.poll() is None:
             time.sleep(_POLL_S)
+
+    def check_end(self) -> None:
+        """A probe that said all and then failed has not measured.
+
+        Raises:
+            ProbeFault: It ended by itself with another status than 0.
+        """
+        if not self._asked and self._child.poll() != 0:
+            raise ProbeFault(f"it ended with {self._status()} after the line that says done{self._said()}")
 
     def _check_time(self, heard: float) -> None:
         now = time.monotonic()

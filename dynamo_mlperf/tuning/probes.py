@@ -6,7 +6,14 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dynamo_mlperf.benchmark.early_stopping import minimum_queries
+from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit, minimum_queries
+
+Rule = Literal["loadgen", "endpoints"]
+"""Whose early-stopping rule judges: LoadGen allows t of n over the limit, endpoints one fewer."""
+
+_A_LITTLE_LOWER = 0.97
+_LONGEST_RUN = 20.0
+"""Runs that are padded to whole data sets last longer the lower the rate; this many shortest runs at most."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,10 @@ class SearchSettings:
         time_budget_s: Engine time in seconds that the whole search may take; None = no bound.
         overhead_s: What a probe costs beyond its own time (warm-up, coming to rest), in seconds; for planning.
         pass_probability: Probability with which a full run at the answer passes.
+        rule: Whose early-stopping rule judges.
+        data_set: A full run is padded to whole multiples of this many queries (equal issue); 1 = it is not.
+        at_least: Queries that a full run issues at least, however long that takes; 0 = as many as come.
+        slack: Factor on the queries of a run beyond rate x length (LoadGen plans Offline with 1.1).
     """
 
     duration_s: float = 600.0
@@ -36,16 +47,53 @@ class SearchSettings:
     time_budget_s: float | None = None
     overhead_s: float = 15.0
     pass_probability: float = 0.9
+    rule: Rule = "loadgen"
+    data_set: int = 1
+    at_least: int = 0
+    slack: float = 1.0
+
+    @property
+    def padded(self) -> bool:
+        """Whether a full run goes on to whole data sets, so that it lasts longer where the rate is low."""
+        return self.data_set > 1 or self.at_least > 0
+
+    def allowed(self, queries: int) -> int:
+        """The most of so many queries that may be over a limit; below 0 when they are too few."""
+        return allowed_over_limit(queries, self.percentile) - (self.rule == "endpoints")
+
+    def run_queries(self, rate: float) -> float:
+        """Queries of a full run at this rate."""
+        by_rate = rate * self.duration_s * self.slack
+        if not self.padded:
+            return by_rate
+        return math.ceil(max(by_rate, self.at_least, 1.0) / self.data_set - 1e-9) * self.data_set
+
+    def run_s(self, rate: float) -> float:
+        """Length of a full run at this rate in seconds."""
+        return max(self.duration_s, self.run_queries(rate) / rate) if self.padded else self.duration_s
+
+    def lowest_within(self, seconds: float) -> float:
+        """Lowest rate at which a full run takes no longer than so many seconds; 0 where the rate does not matter."""
+        return self.run_queries(1e-9) / max(seconds, 1e-9) if self.padded else 0.0
 
     @property
     def needed_queries(self) -> int:
         """Queries below which no full run is VALID, however fast it was."""
-        return max(self.min_queries, minimum_queries(0, self.percentile))
+        return max(self.min_queries, minimum_queries(1 if self.rule == "endpoints" else 0, self.percentile))
 
     @property
     def floor_qps(self) -> float:
-        """Lowest target_qps at which a full run holds enough queries, with some room for the luck of arrivals."""
-        return (self.needed_queries + 2.0 * math.sqrt(self.needed_queries)) / self.duration_s
+        """Lowest target_qps at which a full run holds enough queries, with some room for the luck of arrivals.
+
+        A run that is padded to whole data sets holds as many at any rate: there it is the rate at which it lasts
+        20 times the shortest run.
+        """
+        if not self.padded:
+            return (self.needed_queries + 2.0 * math.sqrt(self.needed_queries)) / self.duration_s
+        fewest = self.run_queries(1e-9)
+        sets_short = math.ceil(self.needed_queries / self.data_set) - 1
+        enough = 0.0 if fewest >= self.needed_queries else (sets_short * self.data_set + 0.01) / self.duration_s
+        return max(enough, fewest / (_LONGEST_RUN * self.duration_s))
 
     @property
     def lowest_qps(self) -> float:
@@ -80,6 +128,7 @@ class Final:
         over: Constraint -> queries over its limit.
         seconds: Length of the run in seconds.
         percentiles: Whatever the probe tells of its latencies; recorded, not used.
+        reasons: Why it is not valid, for people.
     """
 
     valid: bool
@@ -87,12 +136,23 @@ class Final:
     over: dict[str, int] = field(hash=False)
     seconds: float
     percentiles: dict[str, object] = field(default_factory=dict, hash=False)
+    reasons: tuple[str, ...] = ()
 
 
 Ended = Literal[
-    "complete", "cannot pass", "unlikely to pass", "too low", "no more time", "too long", "interrupted", "running"
+    "complete",
+    "cannot pass",
+    "unlikely to pass",
+    "too low",
+    "no more time",
+    "too long",
+    "as before",
+    "not valid",
+    "interrupted",
+    "running",
 ]
-"""How a probe ended: at its planned end, or stopped and why; `running` for one in progress."""
+"""How a probe ended: at its planned end, or stopped and why (`as before`: a check for drift found none; `not valid`: it
+broke a rule other than a limit, so that no course of the rest could make it VALID); `running` for one in progress."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +168,7 @@ class ProbeRecord:
         begin_s: Engine seconds of the search before it.
         cost_s: Engine seconds that it took.
         purpose: Why it was made.
+        refused: Why it was stopped as `not valid`.
     """
 
     rate: float
@@ -118,6 +179,7 @@ class ProbeRecord:
     begin_s: float = 0.0
     cost_s: float = 0.0
     purpose: str = ""
+    refused: str = ""
 
     @property
     def constraints(self) -> tuple[str, ...]:
@@ -140,6 +202,11 @@ History = tuple[ProbeRecord, ...]
 def extra_s(history: History, settings: SearchSettings) -> float:
     """What a probe costs beyond its own time, in seconds: the most that was seen, or what is expected."""
     return max([settings.overhead_s, *(record.cost_s - record.seconds for record in history)])
+
+
+def confirm_s(settings: SearchSettings, rate: float) -> float:
+    """Length in seconds of the run that will confirm a rate near this one; a little lower it may be longer."""
+    return settings.run_s(_A_LITTLE_LOWER * rate)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit
+from dynamo_mlperf.tuning.drift import CHECK_SHARE, STILL
 from dynamo_mlperf.tuning.evidence import backlog_grows
 from dynamo_mlperf.tuning.fit import Fit
 from dynamo_mlperf.tuning.probes import Sample
@@ -24,6 +24,7 @@ _LOOK_SHARE = 0.02
 _FIRST_LOOK_SHARE = 0.05
 _SEEN_ENOUGH_SHARE = 0.04
 _TOO_SHORT_FOR_ANY = 5
+_KNOWN_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,16 @@ class Judge:
         if self._probe.must_finish or early or t_s >= planned_s:
             return GO_ON
         self._looked_s = t_s
-        return self._by_fit(record)
+        verdict = self._by_fit(record)
+        if self._probe.purpose == STILL and not verdict.stop and t_s >= CHECK_SHARE * planned_s:
+            return Verdict("as before", "it holds as it did")
+        return verdict
 
     def _cannot_pass(self, record: ProbeRecord) -> str:
         """Why no course of the rest could make this run pass; empty while one could."""
-        planned = record.rate * record.planned_s
-        most = allowed_over_limit(round(planned + 4.0 * math.sqrt(planned)), self._settings.percentile)
+        planned = self._settings.run_queries(record.rate)
+        luck = 0.0 if self._settings.padded else 4.0 * math.sqrt(planned)
+        most = self._settings.allowed(round(planned + luck))
         most = (
             most if most >= 0 else _TOO_SHORT_FOR_ANY
         )  # such a probe is no run to pass: it asks whether any rate does
@@ -99,7 +104,9 @@ class Judge:
         if top is not None and record.rate >= top * 0.9999:
             return GO_ON
         room = 1.25 * outlook.closeness(self._settings.tolerance) * (1.0 + _LATE_ROOM * share)
-        if share < _LATE_SHARE and gap > room and not backlog_grows(record):
+        last = record.samples[-1]
+        known = last.completed >= _KNOWN_SHARE * last.issued  # the slow ones are those that are not back yet
+        if share < _LATE_SHARE and gap > room and known and not backlog_grows(record):
             return Verdict("too low", f"the {name} limit leaves room for {outlook.confirm:.4g} or more")
         return GO_ON
 

@@ -15,7 +15,8 @@ import json
 import math
 import os
 import re
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError, SetupError
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.tuning.probes import History
 
-_RECORD, _FAULT, _PLAN, _SETTINGS, _ANSWER = "record.json", "fault.json", "plan.json", "search.json", "answer.json"
+_RECORD, _FAULT, _PLAN = "record.json", "fault.json", "plan.json"
+_STILL_S, _OLDEST_S = 600.0, 7200.0
+"""A search that lay still for less is as if it had gone on; and from this age on all is as old."""
+SETTINGS, ANSWER = "search.json", "answer.json"
 
 
 class RecordDirectory:
@@ -55,11 +59,13 @@ class RecordDirectory:
             ) from problem
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
+        except BlockingIOError as problem:
             self.close()
             raise ConfigError(
                 f"another search is using {root}", "wait for it to end, or name another --record-dir"
             ) from problem
+        except OSError:
+            pass  # a file system without locks: nobody can be kept out
         try:
             self._check(settings)
         except BaseException:
@@ -71,10 +77,10 @@ class RecordDirectory:
         os.close(self._lock)
 
     def _check(self, settings: dict[str, Any]) -> None:
-        path = self.root / _SETTINGS
+        path = self.root / SETTINGS
         if not path.exists():
             if any(self.root.glob("probe-*")):
-                raise ConfigError(f"{self.root} holds probes but no {_SETTINGS}", "name an empty --record-dir")
+                raise ConfigError(f"{self.root} holds probes but no {SETTINGS}", "name an empty --record-dir")
             _write(path, settings)
             return
         known = _load(path)
@@ -99,12 +105,33 @@ class RecordDirectory:
                 else:
                     self.keep(folder, cut)
                     records.append(cut)
-        return tuple(records)
+        return self._aged(records)
+
+    def _aged(self, records: list[ProbeRecord]) -> History:
+        """The records as old as they are by the clock, where a search lay still for a while before it was resumed.
+
+        What was seen long ago tells less: systems drift. Two hours count as any longer time does.
+        """
+        now_s, now_t = sum(record.cost_s for record in records), time.time()
+        folders = [folder for folder in sorted(self._folders()) if (folder / _RECORD).exists()]
+        found = []
+        for folder, record in zip(folders, records, strict=True):
+            age_s = now_s - record.begin_s - record.cost_s
+            written = (folder / name for name in (_RECORD, STREAM))  # a record may be made of its stream much later
+            real_s = min(now_t - min(path.stat().st_mtime for path in written if path.exists()), _OLDEST_S)
+            rested_s = real_s - age_s
+            found.append(replace(record, begin_s=record.begin_s - rested_s) if rested_s > _STILL_S else record)
+        return tuple(found)
 
     def _folders(self) -> list[Path]:
         """The folders of probes; what else a person has put there is left alone."""
         found = self.root.glob("probe-*")
         return [folder for folder in found if re.fullmatch(r"probe-[0-9]+", folder.name) and folder.is_dir()]
+
+    def folder_of(self, index: int) -> Path:
+        """The folder of a probe of the history, by its index there."""
+        counted = [folder for folder in sorted(self._folders()) if (folder / _RECORD).exists()]
+        return counted[index]
 
     def new_folder(self, probe: Probe) -> Path:
         """The folder of the next probe, with its plan."""
@@ -127,7 +154,7 @@ class RecordDirectory:
 
     def keep_answer(self, answer: dict[str, Any]) -> None:
         """Record the end of the search."""
-        _write(self.root / _ANSWER, answer)
+        _write(self.root / ANSWER, answer)
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -179,7 +206,9 @@ def _to_json(record: ProbeRecord) -> dict[str, Any]:
 def _from_json(value: dict[str, Any]) -> ProbeRecord:
     samples = tuple(Sample(*each) for each in value.pop("samples"))
     final = value.pop("final")
-    record = ProbeRecord(**value, samples=samples, final=Final(**final) if final else None)
+    if final:
+        final = Final(**{**final, "reasons": tuple(str(text) for text in final.get("reasons", ()))})
+    record = ProbeRecord(**value, samples=samples, final=final or None)
     counts = [count for each in samples for count in (each.t_s, each.issued, each.completed, *each.over.values())]
     counts += [record.begin_s, record.cost_s]
     counts += [record.final.n, record.final.seconds, *record.final.over.values()] if record.final else []

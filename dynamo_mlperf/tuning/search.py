@@ -11,9 +11,10 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynamo_mlperf.tuning.fit import Fit, certifies, within_limits
+from dynamo_mlperf.tuning.drift import AGAIN, FAILED, STILL, is_stale
+from dynamo_mlperf.tuning.fit import Fit, certifies, otherwise_invalid
 from dynamo_mlperf.tuning.limits import no_answer_below, no_room, out_of_time
-from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, extra_s
+from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_s, extra_s
 
 if TYPE_CHECKING:
     from dynamo_mlperf.tuning.fit import Outlook
@@ -35,15 +36,10 @@ _CLIMB = 2.0
 def next_step(history: History, settings: SearchSettings) -> Step:
     """The next probe, or the end of the search."""
     if not history:
-        return no_room(settings) or _probe(_first_rate(settings), settings, history, "first probe")
-    refused = [each for each in history if within_limits(each, settings) and each.final and not each.final.valid]
-    if len(refused) >= _MOST_OTHERWISE_INVALID:
-        return NoAnswer(
-            "invalid",
-            f"{len(refused)} full runs kept every limit and were INVALID by the probe's own verdict "
-            f"(the last one at {refused[-1].rate:.4g} QPS)",
-            "look into that probe's own log: failed requests or a rule other than latency",
-        )
+        first = _first_rate(settings)
+        return no_room(settings, first) or _probe(first, settings, history, "first probe")
+    if (refused := _refused(history, settings)) is not None:
+        return refused
     empty = [each for each in history if each.final and each.final.n < 0.5 * settings.needed_queries <= _expected(each)]
     if len(empty) >= _MOST_OTHERWISE_INVALID:
         return NoAnswer(
@@ -60,6 +56,22 @@ def next_step(history: History, settings: SearchSettings) -> Step:
         or out_of_time(history, settings, fit, outlook, binding)
         or _repeat(history, settings)
         or _next_probe(history, settings, outlook)
+    )
+
+
+def _refused(history: History, settings: SearchSettings) -> NoAnswer | None:
+    """When probes keep being INVALID for another reason than a limit; twice for the very same one is enough."""
+    refused = [each for each in history if otherwise_invalid(each, settings)]
+    said = [each.final.reasons[0] if each.final and each.final.reasons else each.refused for each in refused]
+    same = len(said) > 1 and said[-1] and said[-1] == said[-2]
+    if not same and len(refused) < _MOST_OTHERWISE_INVALID:
+        return None
+    why = said[-1] or "by the probe's own verdict"
+    return NoAnswer(
+        "invalid",
+        f"{len(refused)} probes kept every limit and were INVALID for another reason "
+        f"(the last one at {refused[-1].rate:.4g} QPS): {why}",
+        "look into that probe's own log: failed requests or a rule other than latency",
     )
 
 
@@ -82,21 +94,31 @@ def _within(rate: float, settings: SearchSettings) -> float:
     return float(f"{bounded:.5g}") if settings.lowest_qps < bounded < (settings.high or math.inf) else bounded
 
 
-def _probe(rate: float, settings: SearchSettings, history: History, purpose: str, max_s: float | None = None) -> Probe:
-    """A probe planned as a full run; it is stopped where the confirmation would not fit the budget any more."""
-    longest = settings.duration_s if max_s is None else max_s
+def _probe(
+    rate: float, settings: SearchSettings, history: History, purpose: str, *, confirm_at: float | None = None
+) -> Probe:
+    """A probe planned as a full run; it is stopped where the confirmation would not fit the budget any more.
+
+    `confirm_at` is the rate that is likely to be confirmed in the end; None = this one.
+    """
+    run_s = longest = settings.run_s(rate)
     must_finish = False
     if settings.time_budget_s is not None:
         left = settings.time_budget_s - sum(record.cost_s for record in history)
-        spare = left - settings.duration_s - 2.0 * extra_s(history, settings)
-        must_finish = spare < 0.1 * settings.duration_s
+        spare = left - confirm_s(settings, confirm_at or rate) - 2.0 * extra_s(history, settings)
+        must_finish = spare < 0.1 * run_s
         if not must_finish:
-            longest = longest if spare >= settings.duration_s else spare
-    return Probe(rate, settings.duration_s, longest, must_finish, purpose)
+            longest = min(longest, spare)
+    return Probe(rate, run_s, longest, must_finish, purpose)
 
 
-def _accepted(history: History, settings: SearchSettings, fit: Fit, outlook: Outlook, binding: str) -> Answer | None:
-    """The highest certified rate, if a repeat would pass there and nothing higher is in reach."""
+def _accepted(
+    history: History, settings: SearchSettings, fit: Fit, outlook: Outlook, binding: str
+) -> Answer | Probe | None:
+    """The highest certified rate, if a repeat would pass there and nothing higher is in reach.
+
+    One that was confirmed long ago is looked at again first.
+    """
     certified = [index for index, record in enumerate(history) if certifies(record, settings)]
     whole = sum(record.ended == "complete" for record in history)
     ceiling = _ceiling(history, settings)
@@ -112,6 +134,8 @@ def _accepted(history: History, settings: SearchSettings, fit: Fit, outlook: Out
         located = top or near or rate * _CLOSE >= ceiling
         if not (top or near or enough):
             return None
+        if is_stale(history, index, fit.now_s) and (check := _check(rate, settings, history)) is not None:
+            return check
         return replace(_answer(history, index, fit, outlook, binding, top=top), located=located)
     if certified and whole >= 2 * _MOST_WHOLE:  # the system does not repeat itself: the one it kept best
         best = max(certified, key=lambda each: fit.holds_probability(history[each].rate))
@@ -119,12 +143,23 @@ def _accepted(history: History, settings: SearchSettings, fit: Fit, outlook: Out
     return None
 
 
+def _check(rate: float, settings: SearchSettings, history: History) -> Probe | None:
+    """A look whether a rate still holds, where the budget has room for it."""
+    run_s = settings.run_s(rate)
+    if settings.time_budget_s is not None:
+        left = settings.time_budget_s - sum(record.cost_s for record in history)
+        if left < 0.3 * run_s + extra_s(history, settings):
+            return None
+    return Probe(rate, run_s, run_s, must_finish=False, purpose=STILL)
+
+
 def _ceiling(history: History, settings: SearchSettings) -> float:
     """The lowest rate that was seen to fail; without one nothing bounds the answer from above."""
     failed = [
         record.rate
         for record in history
-        if record.ended in {"cannot pass", "unlikely to pass"} or (record.final and not certifies(record, settings))
+        if record.ended in FAILED
+        or (record.final and not certifies(record, settings) and not otherwise_invalid(record, settings))
     ]
     return min(failed, default=math.inf)
 
@@ -134,6 +169,9 @@ def _answer(history: History, index: int, fit: Fit, outlook: Outlook, binding: s
     chance = fit.pass_probability(rate)
     above = "the upper end of the range" if top else f"estimated limit {outlook.rate:.4g} QPS by {binding}"
     reason = f"full-length VALID run at {rate:.5g} QPS; {above}; a repeat passes with probability {chance:.2f}"
+    lucky = max((each.rate for each in history if each.final and each.final.valid), default=rate)
+    if lucky > rate:
+        reason += f" (at {lucky:.5g} QPS, VALID once, with {fit.pass_probability(lucky):.2f})"
     free = top and outlook.rate > rate
     return Answer(rate, index, located=True, binding=None if free else binding, pass_probability=chance, reason=reason)
 
@@ -141,15 +179,23 @@ def _answer(history: History, index: int, fit: Fit, outlook: Outlook, binding: s
 def _repeat(history: History, settings: SearchSettings) -> Probe | None:
     """One bad probe where a good one was expected is repeated before it is believed."""
     last = history[-1]
-    bad = last.ended in {"cannot pass", "unlikely to pass"} or (last.final and not certifies(last, settings))
+    bad = last.ended in FAILED or (last.final and not certifies(last, settings))
     same = [record for record in history if math.isclose(record.rate, last.rate, rel_tol=1e-6)]
-    if not bad or len(same) > 1 or len(history) == 1:
+    if not bad or (len(same) > 1 and last.purpose != STILL) or len(history) == 1:
         return None
     before = history[:-1]
     expected = Fit(before, settings, sum(record.cost_s for record in before))
     if expected.holds_probability(last.rate) < _EXPECTED_GOOD:
         return None
-    return _probe(last.rate, settings, history, "repeat of a bad probe where a good one was expected")
+    return _probe(last.rate, settings, history, AGAIN)
+
+
+def _between(history: History, settings: SearchSettings, best: float) -> Probe:
+    """Where the model would only repeat a good run (it fits some short runs badly): half-way to what failed."""
+    ceiling = _ceiling(history, settings)
+    rate = _CLIMB * best if ceiling == math.inf or ceiling <= best else math.sqrt(best * ceiling)
+    purpose = "half-way between a rate that holds and one that fails"
+    return _probe(_within(rate, settings), settings, history, purpose, confirm_at=best)
 
 
 def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) -> Step:
@@ -164,7 +210,8 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
     impatient = -1 if certified else len(history) - _PATIENCE
     if impatient >= 0:  # the model does not fit this system: lower with each probe, and see each through
         rate = outlook.confirm * math.exp(-impatient * settings.tolerance)
-        probe = _probe(_within(rate, settings), settings, history, "to confirm, no longer stopped while it can pass")
+        finish = "to confirm, no longer stopped while it can pass"
+        probe = _probe(_within(rate, settings), settings, history, finish)
         return replace(probe, must_finish=True)
     sure = outlook.doubt <= _SURE * outlook.closeness(settings.tolerance)
     rate = outlook.confirm if sure else outlook.rate * math.exp(-settings.tolerance)
@@ -172,8 +219,10 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
     if len(certified) > 1 and _ceiling(history, settings) == math.inf and rate < _CLIMB * max(certified):
         # Some systems have a few queries over the limit at any rate: the fitted line is then flat and says little.
         rate = _CLIMB * max(certified)
-        return _probe(_within(rate, settings), settings, history, "to find a rate that fails")
+        return _probe(_within(rate, settings), settings, history, "to find a rate that fails", confirm_at=outlook.rate)
     if sure and certified and abs(math.log(rate / certified[-1])) < 0.3 * settings.tolerance:
         rate = certified[-1] * math.exp(math.copysign(0.5 * settings.tolerance, rate - certified[-1]))
+    if any(math.isclose(_within(rate, settings), each, rel_tol=1e-6) for each in certified):
+        return _between(history, settings, max(certified))
     purpose = "to confirm" if sure else f"to locate (within {100 * outlook.doubt:.1f} % so far)"
-    return _probe(_within(rate, settings), settings, history, purpose)
+    return _probe(_within(rate, settings), settings, history, purpose, confirm_at=min(rate, outlook.rate))

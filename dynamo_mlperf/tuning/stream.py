@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from dynamo_mlperf.tuning.probes import Final, Sample
 
 _SHOWN = 120
+_FEW_SHARE = 0.5
 _MOST_S, _MOST_COUNT = 1e9, 10**15
 
 
@@ -61,6 +63,23 @@ def _final(value: dict[str, Any]) -> Final:
     )
 
 
+def check_final(final: Final, rate: float, planned_s: float) -> None:
+    """The last line agrees with itself and with what was asked for.
+
+    Raises:
+        ProbeFault: More queries were over a limit than there were, or there were far fewer than the rate gives.
+    """
+    for name, count in final.over.items():
+        if count > final.n:
+            raise ProbeFault(f"its last line says {count} over {name} of {final.n} queries")
+    expected = rate * planned_s
+    if final.n < _FEW_SHARE * expected - 4.0 * math.sqrt(expected):
+        raise ProbeFault(
+            f"its last line says {final.n} queries, and {rate:g} QPS for {planned_s:g} s are about {expected:.0f}: "
+            "it does not issue what it is asked for"
+        )
+
+
 def _seconds(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST_S:
         raise ValueError(f"{name} is no time in seconds")
@@ -81,11 +100,16 @@ def _counts(value: object) -> dict[str, int]:
 
 
 def check_order(before: Sample | None, now: Sample) -> None:
-    """Counts and time of a stream only grow.
+    """Counts and time of a stream only grow, and agree with each other.
 
     Raises:
-        ProbeFault: They went back.
+        ProbeFault: They went back, or more queries ended than were issued, or were over a limit than ended.
     """
+    if now.completed > now.issued:
+        raise ProbeFault(f"at {now.t_s:g} s it says {now.completed} completed of {now.issued} issued")
+    for name, count in now.over.items():
+        if count > now.completed:
+            raise ProbeFault(f"at {now.t_s:g} s it says {count} over {name} of {now.completed} completed")
     if before is None:
         return
     back = now.t_s < before.t_s or now.issued < before.issued or now.completed < before.completed

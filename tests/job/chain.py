@@ -208,11 +208,13 @@ class Place:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         return {**kept, "XDG_CACHE_HOME": str(self.local), "HF_TOKEN": TOKEN}
 
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def command(self, *words: str, timeout_s: float = END_S) -> subprocess.CompletedProcess[str]:
         """Run a verb to its end."""
         argv = [sys.executable, "-m", "dynamo_mlperf.cli", *words]
         env = self.environment()
-        return subprocess.run(argv, cwd=self.root, env=env, capture_output=True, text=True, timeout=END_S, check=False)
+        return subprocess.run(
+            argv, cwd=self.root, env=env, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
 
     def topology(self, edits: Mapping[str, Any] | None = None, *, role: Mapping[str, Any] | None = None) -> Path:
         """A topology file under a name of its own: the template, `role` laid over each role, then `edits`."""
@@ -240,11 +242,16 @@ class Place:
 
     @contextlib.contextmanager
     def run(
-        self, topology: Path, *flags: str, run_dir: Path | None = None, env: Mapping[str, str] | None = None
+        self,
+        topology: Path,
+        *flags: str,
+        run_dir: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        verb: str = "run",
     ) -> Iterator[Run]:
         """Start a run; whatever the test does, nothing of it outlives the block."""
         where = run_dir or self.root / "runs" / f"{topology.stem}-{secrets.token_hex(2)}"
-        argv = [sys.executable, "-m", "dynamo_mlperf.cli", "run", str(topology), "--run-dir", str(where), *flags]
+        argv = [sys.executable, "-m", "dynamo_mlperf.cli", verb, str(topology), "--run-dir", str(where), *flags]
         run = Run(argv, self.root, {**self.environment(), **(env or {})}, where, topology.stem)
         try:
             yield run

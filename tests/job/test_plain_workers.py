@@ -12,6 +12,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,10 @@ def test_each_worker_is_an_entrance_and_there_is_nothing_else(place: Place, repo
         assert verdict["tokens_per_second"] == pytest.approx(8 * verdict["requests"] / verdict["duration_s"])
         spec = json.loads((run.paths.root / "measure.json").read_text())
         assert len({tuple(place) for place in spec["frontends"]}) == 2
+        sites = {
+            f"{path.stem} sha256:{sha256(path.read_bytes()).hexdigest()}" for path in place.root.glob("site-*.yaml")
+        }
+        assert json.loads(run.paths.versions.read_text())["site_file"] in sites
         canary = json.loads(run.paths.evidence.read_text())["canary"]
         assert canary["answers"].keys() == {"aggregated-0", "aggregated-1"}
         assert canary["answers"]["aggregated-0"][0] == "one two three four five six seven eight"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -70,6 +73,50 @@ def test_the_loss_of_the_last_replica_ends_the_job(place: Place) -> None:
         ended = run.end(40)
         assert (ended.status, run.verdict()["verdict"]) == (4, "FAILED")
         assert run.verdict()["reasons"][0]["got"].startswith("no worker is left; the last: aggregated-")
+        run.assert_nothing_left()
+
+
+@contextlib.contextmanager
+def held_back(pid: int) -> Iterator[None]:
+    """A process that gets its turn for a tenth of the time, as on a busy or a broken node."""
+    over = threading.Event()
+
+    def hold() -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ends while it is held back
+            while not over.is_set():
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(0.3)
+                os.kill(pid, signal.SIGCONT)
+                over.wait(0.03)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.dynamo
+@pytest.mark.loadgen
+def test_a_straggler_is_dropped_before_the_measurement_and_the_result_names_it(place: Place) -> None:
+    edits = aggregated("fail", min_duration_s=3)
+    edits["nodes"]["gpus"] = edits["roles"]["aggregated"]["workers"] = 4
+    edits["roles"]["aggregated"]["drop_stragglers"] = True
+    with place.run(place.topology(edits)) as run:
+        run.wait_for("workers_listed")
+        with held_back(run.pid_of("aggregated-2")):
+            lost = run.wait_for("worker_lost", process="aggregated-2")
+        ended, verdict, evidence = run.end(), run.verdict(), json.loads(run.paths.evidence.read_text())
+        assert lost["became"] == "dropped"
+        dropped = set(evidence["warmup"]["dropped"])  # on a busy machine another one may be slow, too
+        assert "aggregated-2" in dropped
+        assert set(evidence["workers"]) == {f"aggregated-{index}" for index in range(4)} - dropped
+        told_of = "lost: aggregated-2 on node 0 (localhost) took "
+        (note,) = [note for note in verdict["notes"] if note.startswith(told_of)]
+        assert note.endswith(" times as long as the median worker in the warm-up: dropped")
+        assert (verdict["verdict"], verdict["failed_requests"], ended.status) == ("VALID", 0, 0), verdict["reasons"]
         run.assert_nothing_left()
 
 

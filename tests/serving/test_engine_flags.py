@@ -78,7 +78,7 @@ def test_all_flags_of_a_help_text_are_found_whatever_it_spells_them_like() -> No
     [
         ("max-num-seqs: 4, enable-x: true, seed: 1", []),
         ("enable-x: false", []),
-        ("max-num-seq: 4", []),  # argparse takes the beginning for the whole
+        ("see: 4", [("see", "seed")]),  # argparse takes the beginning for the whole
         ("compilation-config.level: 3", []),
         ("max-num-sequences: 4", [("max-num-sequences", "max-num-seqs")]),
         ("seed: false", [("seed", "seed")]),

@@ -155,6 +155,24 @@ def test_what_is_left_of_a_lost_replica_ends_without_a_word(bench: Bench) -> Non
     bench.supervisor.stop_all()
 
 
+def test_what_is_retired_ends_asked_for_and_the_others_serve_on(bench: Bench) -> None:
+    bench.start("prefill-0", "import time; time.sleep(600)")
+    argv = (sys.executable, "-c", "import time; time.sleep(600)")
+    command = Command("prefill-1", argv, inherited_environment(), bench.paths.log_of("prefill-1"))
+    going = bench.supervisor.start(command, Layer.WORKER)
+    bench.supervisor.retire([going], Layer.WORKER)
+    assert going.poll() is not None
+    bench.supervisor.pause(0.2)  # no death is found
+    assert list(bench.exits()) == ["prefill-1"]
+    assert [event["process"] for event in read_events(bench.paths) if event["event"] == "process_stopped"] == [
+        "prefill-1"
+    ]
+    bench.flag.first = signal.SIGTERM
+    with pytest.raises(Stopped):
+        bench.supervisor.retire([], Layer.WORKER)
+    bench.supervisor.stop_all()
+
+
 AGENT = "import sys, time\nprint('up', flush=True)\nfor line in sys.stdin: print(line, end='', flush=True)\ntime.sleep(0.2)\nprint('clean', flush=True)"
 
 

@@ -221,3 +221,22 @@ def test_full_runs_without_queries_end_the_search() -> None:
     assert isinstance(step, NoAnswer)
     assert step.kind == "too few queries"
     assert "3 full runs ended with too few queries" in step.reason
+
+
+def test_a_good_run_at_the_lowest_rate_is_not_made_again_and_again() -> None:
+    """Runs of seconds that are overloaded show few queries over the limit: the fitted line is flat, and says too little."""
+    settings = SearchSettings(low=2.0, high=300.0, duration_s=15.0, percentile=0.9, data_set=64, at_least=64)
+
+    def run(rate: float, over: int, n: int, ended: Ended, begin_s: float) -> ProbeRecord:
+        samples = tuple(Sample(1.0 * t, n * t // 15, n * t // 15, {"ttft": over * t // 15}) for t in range(1, 16))
+        final = Final(valid=True, n=n, over={"ttft": over}, seconds=32.0) if ended == "complete" else None
+        return ProbeRecord(rate, settings.run_s(rate), samples, ended, final, begin_s, 30.0)
+
+    history = (
+        run(24.5, 25, 107, "cannot pass", 0.0),
+        run(16.6, 14, 85, "unlikely to pass", 30.0),
+        run(2.0, 0, 64, "complete", 60.0),
+        run(2.0, 0, 64, "complete", 90.0),
+    )
+    step = _probe(history, settings)
+    assert 2.0 < step.rate < 16.6

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynamo_mlperf.tuning.offline import judge_offline, next_offline_step
+from dynamo_mlperf.tuning.offline import judge_offline, measured_qps, next_offline_step
 from dynamo_mlperf.tuning.probes import Answer, Final, History, NoAnswer, Probe, ProbeRecord, Sample, SearchSettings
 
 SETTINGS = SearchSettings()
@@ -52,3 +52,19 @@ def test_the_budget_holds() -> None:
     assert isinstance(step, NoAnswer)
     assert step.kind == "budget"
     assert sum(record.cost_s for record in history) <= 500.0
+
+
+def test_a_slow_begin_is_no_slow_system() -> None:
+    """The first answers of an Offline run come late, and in rounds: what counts is what is completed from then on."""
+    answered = tuple(Sample(60.0 + 10.0 * turn, 11_000, 100 + 100 * turn, {}) for turn in range(10))
+    record = ProbeRecord(10.0, 600.0, (Sample(50.0, 11_000, 0, {}), *answered), "running")
+    assert measured_qps(record) == 10.0
+    assert judge_offline(record, SETTINGS).stop is None
+
+
+def test_the_rate_is_never_below_one_that_was_too_low() -> None:
+    low = ProbeRecord(40.0, 600.0, (Sample(80.0, 40_000, 4000, {}),), "too low", cost_s=90.0)
+    long = ProbeRecord(52.0, 600.0, (Sample(160.0, 40_000, 160, {}),), "too long", cost_s=170.0)
+    step = next_offline_step((low, long), SETTINGS)
+    assert isinstance(step, Probe)
+    assert 40.0 < step.rate < 52.0

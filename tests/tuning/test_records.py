@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,13 @@ def test_a_record_that_cannot_be_written_is_named(records: RecordDirectory) -> N
     with pytest.raises(SetupError, match=r"fault\.json cannot be written") as caught:
         records.keep_fault(folder, "it hangs")
     assert "resumes" in caught.value.action
+
+
+def test_records_are_as_old_as_they_are_by_the_clock(records: RecordDirectory) -> None:
+    """A search that is resumed the next day does not take what it saw for what is."""
+    folder = records.new_folder(PROBE)
+    records.keep(folder, ProbeRecord(41.0, 600.0, (Sample(5.0, 200, 190, {"ttft": 1}),), "too low", cost_s=20.0))
+    assert _again(records).history()[0].begin_s == 0.0
+    before = time.time() - 86_400.0
+    os.utime(folder / "record.json", (before, before))
+    assert _again(records).history()[0].begin_s == pytest.approx(-7200.0, abs=30.0)

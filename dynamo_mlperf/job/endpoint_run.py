@@ -1,0 +1,310 @@
+"""One test against an endpoint that is up already: the same client, files, verdict and exit codes as in a job.
+
+What only the deployment itself could prove is not proved here, and the verdict says so: how the endpoint is deployed,
+and whether it is disaggregated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.benchmark.rules import benchmark
+from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, ExitCode, MeasureError, SetupError, Stopped
+from dynamo_mlperf.files import RunPaths, write_json
+from dynamo_mlperf.job.context import local_run_id, new_nonce
+from dynamo_mlperf.job.endpoint import Endpoint, check_model, ids_from
+from dynamo_mlperf.job.endpoints_at_url import UrlTest
+from dynamo_mlperf.job.endpoints_data import ClientPlace
+from dynamo_mlperf.job.in_flight import client_processes
+from dynamo_mlperf.job.measurement import LoadPlace, LoadTest, run_loadgen
+from dynamo_mlperf.job.scoring import score_apart
+from dynamo_mlperf.job.side_phase import SideRun, end_of_text, run_side_test
+from dynamo_mlperf.job.side_tests import SideTest, plan_side_test
+from dynamo_mlperf.job.versions import own_versions
+from dynamo_mlperf.job.workload import REQUESTS_FILE, load_samples, sample_messages
+from dynamo_mlperf.load.bodies import chat_body
+from dynamo_mlperf.load.requests import RequestsFile, write_requests
+from dynamo_mlperf.load.spec import MeasureSpec
+from dynamo_mlperf.load.verdict import judge
+from dynamo_mlperf.process.allocation import LocalAllocation
+from dynamo_mlperf.process.machine import raise_descriptor_limit
+from dynamo_mlperf.process.signals import StopFlag
+from dynamo_mlperf.record import EventLog, Reason, Verdict, write_verdict
+from dynamo_mlperf.serving.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dynamo_mlperf.job.context import Progress
+    from dynamo_mlperf.load.bodies import IdsFrom
+    from dynamo_mlperf.load.settings import LoadSettings
+    from dynamo_mlperf.load.side_results import SideResult
+    from dynamo_mlperf.record import ResultClass
+
+PERFORMANCE = "performance"
+
+UNPROVED = (
+    "measured at an endpoint that was up already: how it is deployed, and whether it is disaggregated, is not proved"
+)
+_CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
+
+
+@dataclass(frozen=True)
+class EndpointTest:
+    """What to measure.
+
+    Attributes:
+        endpoint: Where.
+        name: `performance`, `accuracy` or a compliance test.
+        settings: Of the performance test, which the others go with.
+        data_set: Directory of the performance test's data set.
+        result_class: What the result may be called.
+        run_dir: The run directory.
+        tokenizer: The model's directory, which tells its end-of-text ids and counts its tokens; None where nobody
+            named one.
+        endpoints_python: Python of an environment with MLCommons endpoints, which then is the client; None = LoadGen.
+        with_accuracy: Whether the accuracy phase of endpoints follows.
+    """
+
+    endpoint: Endpoint
+    name: str
+    settings: LoadSettings
+    data_set: Path
+    result_class: ResultClass
+    run_dir: Path
+    tokenizer: Path | None = None
+    endpoints_python: str | None = None
+    with_accuracy: bool = False
+
+    def record(self) -> dict[str, Any]:
+        """`endpoint.json`: what all tests of one run directory have in common."""
+        return {
+            "urls": list(self.endpoint.urls),
+            "model": self.endpoint.model,
+            "class": self.result_class,
+            "data_set": str(self.data_set),
+            **({} if self.endpoints_python is None else {"client": "endpoints"}),
+            "settings": self.settings.to_json(),
+        }
+
+
+def measure_endpoint(test: EndpointTest, progress: Progress) -> tuple[Verdict | SideResult, ExitCode]:
+    """Run one test and record it; whatever happens, nothing of it is left running.
+
+    Raises:
+        ConfigError: The run directory is of other tests, or what was asked for cannot be measured.
+        SetupError: The run directory cannot be written.
+    """
+    side = None
+    if test.name != PERFORMANCE:
+        side = plan_side_test(test.name, test.settings, test.data_set, test.result_class)
+        end_of_text(test.tokenizer, test.name)
+    stop = StopFlag()
+    stop.install()
+    raise_descriptor_limit()
+    paths = RunPaths(test.run_dir)
+    try:
+        _open(test, paths)
+        run = _Run(test, paths, progress, stop)
+        try:
+            return run.side(side) if side is not None else run.performance()
+        finally:
+            run.close()
+    except OSError as problem:
+        where = problem.filename2 or problem.filename or test.run_dir
+        raise SetupError(f"{where}: {problem.strerror}", "mend that or name another --run-dir, then run again") from (
+            problem
+        )
+
+
+def _open(test: EndpointTest, paths: RunPaths) -> None:
+    """A new run directory, or (for accuracy and compliance) that of the same endpoint and settings."""
+    record, path = test.record(), paths.endpoint
+    if not paths.root.exists():
+        paths.logs.mkdir(parents=True)
+        write_json(paths.versions, _versions())
+        write_json(path, record)
+        return
+    if test.name == PERFORMANCE:
+        raise ConfigError(
+            f"{paths.root} exists: results of two runs would mix", "name another --run-dir, or leave it out"
+        )
+    _check_same(path, record)
+    if (paths.root / test.name).exists():
+        raise ConfigError(
+            f"{paths.root / test.name} exists: results of two tests would mix",
+            "remove that folder to run the test again, or name another --run-dir",
+        )
+
+
+def _check_same(path: Path, record: dict[str, Any]) -> None:
+    try:
+        known = json.loads(path.read_text())
+        settings = known["settings"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"{path.parent} is no run of `measure`: {path.name} cannot be read", "name another --run-dir"
+        ) from error
+    other = [key for key in record if key != "settings" and known.get(key) != record[key]]
+    other += [f"settings.{key}" for key, value in record["settings"].items() if settings.get(key) != value]
+    if other:
+        first = other[0]
+        was, now = (
+            entry["settings"][first.partition(".")[2]] if "." in first else entry.get(first)
+            for entry in (known, record)
+        )
+        raise ConfigError(
+            f"{path.parent} was measured with other values: {', '.join(other)} ({first} was {was}, now {now}); the "
+            "tests of one run directory go together",
+            "give the same values, or name another --run-dir",
+        )
+
+
+def _versions() -> dict[str, str]:
+    return {**own_versions(), "mlcommons-loadgen": metadata.version("mlcommons-loadgen")}
+
+
+class _Run:
+    """The phases of one test."""
+
+    def __init__(self, test: EndpointTest, paths: RunPaths, progress: Progress, stop: StopFlag) -> None:
+        self._test, self._paths, self._progress = test, paths, progress
+        self._events = EventLog(paths)
+        self._allocation = LocalAllocation(1)
+        self._supervisor = Supervisor(self._allocation, paths, self._events, stop)
+        self._place = LoadPlace(self._supervisor, paths, progress, local_run_id("measure", new_nonce()))
+
+    def close(self) -> None:
+        """Nothing is left running."""
+        self._supervisor.stop_all()
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        self._progress.phase(name)
+        self._events.add("phase_begin", phase=name)
+        try:
+            yield
+        except BaseException as problem:
+            self._progress.cut_short("stopped" if isinstance(problem, Stopped) else "failed")
+            raise
+        finally:
+            self._events.add("phase_end", phase=name)
+
+    def performance(self) -> tuple[Verdict, ExitCode]:
+        """The performance test, to its recorded verdict."""
+        try:
+            verdict = self._measured()
+            short = verdict.verdict == "VALID" and any(name != "VALID" for name in verdict.tests.values())
+            code = ExitCode.INVALID if short else _CODES[verdict.verdict]
+        except DynamoMlperfError as problem:
+            self._events.add("error", what=str(problem))
+            verdict, code = self._failed(problem), problem.exit_code
+        write_verdict(self._paths, verdict)
+        return verdict, code
+
+    def _measured(self) -> Verdict:
+        test, root = self._test, self._paths.root
+        if test.endpoints_python is not None:
+            return self._measured_by_endpoints(test.endpoints_python)
+        with self._phase("check"):
+            check_model(test.endpoint, self._supervisor)
+            self._write_requests(root / REQUESTS_FILE)
+        with self._phase("measure"):
+            self._load(LoadTest("loadgen", root, self._paths.load, test.settings, root / REQUESTS_FILE))
+        write_json(self._paths.evidence, {"not proved": UNPROVED})
+        with self._phase("judge"):
+            verdict = judge(self._paths.load, test.settings, None, test.result_class, str(root))
+            return dataclasses.replace(verdict, model=test.endpoint.model, notes=(*verdict.notes, UNPROVED))
+
+    def _measured_by_endpoints(self, python: str) -> Verdict:
+        test, run_id = self._test, self._place.run_id
+        place = ClientPlace(python, self._supervisor, self._allocation, self._paths, self._progress, run_id)
+        at_url = UrlTest(
+            place, test.endpoint, test.settings, test.data_set, test.result_class, test.tokenizer, test.with_accuracy
+        )
+        with self._phase("check"):
+            check_model(test.endpoint, self._supervisor)
+            record = at_url.prepare(self._events)
+        with self._phase("measure"):
+            at_url.measure(record)
+        with self._phase("judge"):
+            verdict = at_url.judge(record)
+            return dataclasses.replace(verdict, model=test.endpoint.model, notes=(*verdict.notes, UNPROVED))
+
+    def side(self, side: SideTest) -> tuple[SideResult, ExitCode]:
+        """An accuracy or compliance test, to its recorded result."""
+        test = self._test
+        with self._phase("check"):
+            check_model(test.endpoint, self._supervisor)
+            way = self._ids_from(side)
+        with self._phase("accuracy" if side.compliance is None else "compliance"):
+            place = SideRun(
+                self._paths.root,
+                test.result_class,
+                test.endpoint.model,
+                way,
+                test.tokenizer,
+                self._load_side,
+                partial(score_apart, self._place),
+            )
+            result = run_side_test(place, side)
+        self._events.add("side_test", test=side.name, verdict=result.verdict)
+        return result, _CODES[result.verdict]
+
+    def _ids_from(self, side: SideTest) -> IdsFrom:
+        if not side.keep_token_ids:
+            return "dynamo"
+        messages = sample_messages(load_samples(side.settings.benchmark, side.data_set)[0])
+        body = chat_body(self._test.endpoint.model, messages, 1)
+        return ids_from(self._test.endpoint, body, self._supervisor, side.settings.request_timeout_s)
+
+    def _load_side(self, side: SideTest) -> None:
+        self._load(side.load_test(self._paths.root))
+
+    def _load(self, test: LoadTest) -> None:
+        clients = client_processes(test.settings)
+        spec = MeasureSpec(
+            settings=test.settings,
+            requests=test.requests,
+            out_dir=test.load_dir,
+            frontends=self._test.endpoint.entrances,
+            client_workers=clients,
+            keep_text=test.keep_text,
+            keep_token_ids=test.keep_token_ids,
+            audit_config=test.audit_config,
+        )
+        path = test.directory / "measure.json"
+        write_json(path, spec.to_json())
+        run_loadgen(self._place, test, path)
+
+    def _write_requests(self, path: Path) -> None:
+        settings = self._test.settings
+        rules = benchmark(settings.benchmark, settings.round_name)
+        samples = load_samples(settings.benchmark, self._test.data_set)
+        model, most = self._test.endpoint.model, rules.max_new_tokens
+        effort = rules.reasoning_effort.get("performance")
+        write_requests(path, (chat_body(model, sample_messages(sample), most, effort=effort) for sample in samples))
+        if len(RequestsFile(path)) != settings.dataset_samples:
+            raise MeasureError(f"{self._test.data_set} has changed since it was looked at", "run again")
+
+    def _failed(self, problem: DynamoMlperfError) -> Verdict:
+        settings = self._test.settings
+        check = "interrupted" if isinstance(problem, Stopped) else "run"
+        reason = Reason(check, "a measurement", problem.what, problem.action or "see events.jsonl and logs/")
+        return Verdict(
+            "FAILED",
+            self._test.result_class,
+            settings.benchmark,
+            settings.scenario,
+            str(self._paths.root),
+            reasons=(reason,),
+            target_qps=settings.target_qps,
+            model=self._test.endpoint.model,
+        )

@@ -1,0 +1,152 @@
+"""A sweep spread over several allocations: one job per split, a folder that says how each stands, one summary.
+
+```
+topology.yaml       the file as it was
+points.json         what was sent: split, job, run directory
+points/4P8D.yaml    the split's own topology file
+points/4P8D/        its run directory (4P8D.2 for the second attempt, which resumes the first)
+sweep/summary.json  as of a sweep in one job
+```
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import RunPaths, write_atomic, write_json
+from dynamo_mlperf.job.sweep_records import SPLIT_FILE, SUMMARY_FILE, SWEEP_DIR, SweepRecords, read_split, result_of
+from dynamo_mlperf.record import read_verdict
+from dynamo_mlperf.topology.one_split import one_split_text
+from dynamo_mlperf.tuning.sweep import SweepState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from dynamo_mlperf.topology.role_splits import RoleSplit
+    from dynamo_mlperf.topology.spec import Topology
+
+POINTS_FILE = "points.json"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class SentPoint:
+    """One job of a parallel sweep.
+
+    Attributes:
+        split: Its split.
+        job_id: As squeue shows it: `17_3`.
+        run_dir: Name of its run directory below `points/`.
+    """
+
+    split: str
+    job_id: str
+    run_dir: str
+
+
+class ParallelSweep:
+    """The folder of a parallel sweep.
+
+    Args:
+        root: The folder; made if missing.
+        file: The topology file.
+        topology: Its content, with the `sweep:` that holds.
+        splits: Its splits.
+
+    Raises:
+        ConfigError: The folder holds the sweep of another file, or is damaged.
+    """
+
+    def __init__(self, root: Path, file: Path, topology: Topology, splits: Sequence[RoleSplit]) -> None:
+        self.root, self._splits, self._topology = root, splits, topology
+        self._text = file.read_text()
+        self._points = root / "points"
+        self._points.mkdir(parents=True, exist_ok=True)
+        known = root / "topology.yaml"
+        if known.exists() and known.read_text() != self._text:
+            raise ConfigError(f"{root} is the sweep of another file", f"use {known}, or begin anew without --resume")
+        write_atomic(known, self._text)
+        self.sent = self._read_sent()
+
+    def _read_sent(self) -> list[SentPoint]:
+        path = self.root / POINTS_FILE
+        if not path.exists():
+            return []
+        try:
+            told = json.loads(path.read_text())["sent"]
+            return [SentPoint(str(one["split"]), str(one["job_id"]), _name(one["run_dir"])) for one in told]
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
+            raise ConfigError(f"{path} is not as a sweep wrote it: {problem!r:.80}", "begin a new sweep") from problem
+
+    def open_splits(self, busy: Collection[str]) -> list[RoleSplit]:
+        """Splits that are neither measured nor with a job that waits or runs (`busy`, by job id)."""
+        under_way = {point.split for point in self.sent if point.job_id in busy}
+        return [one for one in self._splits if one.name not in under_way and self._measured(one) is None]
+
+    def argv_of(self, split: RoleSplit) -> tuple[list[str], str]:
+        """What the split's job becomes, and the name of its run directory."""
+        file = self._points / f"{split.name}.yaml"
+        write_atomic(file, one_split_text(self._text, self._topology, split))
+        earlier = [point.run_dir for point in self.sent if point.split == split.name]
+        name = split.name if not earlier else f"{split.name}.{len(earlier) + 1}"
+        begun = [one for one in earlier if (self._points / one / SWEEP_DIR).is_dir()]
+        argv = [sys.executable, "-m", "dynamo_mlperf.cli", "job", str(file), "--run-dir", str(self._points / name)]
+        return argv + (["--resume", str(self._points / begun[-1])] if begun else []), name
+
+    def note(self, points: Sequence[SentPoint]) -> None:
+        """Record jobs that Slurm has taken."""
+        self.sent += points
+        write_json(self.root / POINTS_FILE, {"schema": _SCHEMA, "sent": [asdict(point) for point in self.sent]})
+
+    def _runs(self, split: RoleSplit) -> list[Path]:
+        return [self._points / point.run_dir for point in self.sent if point.split == split.name]
+
+    def _measured(self, split: RoleSplit) -> dict[str, Any] | None:
+        """The record of a split; its run directory's folder has the name that the split has in its own file."""
+        for run in reversed(self._runs(split)):
+            for path in sorted(run.glob(f"{SWEEP_DIR}/*/{SPLIT_FILE}")):
+                return {**read_split(path), "split": split.name, "run_dir": str(run)}
+        return None
+
+    def write_summary(self, facts: Mapping[str, Any], busy: Collection[str]) -> dict[str, Any]:
+        """Write and return `sweep/summary.json` as things stand."""
+        found = {one.name: known for one in self._splits if (known := self._measured(one)) is not None}
+        results = [result_of(found[one.name], one) for one in self._splits if one.name in found]
+        best = SweepState(tuple(self._splits), tuple(results)).best
+        left_out = {one.name: self._why(one, busy) for one in self._splits if one.name not in found}
+        records = SweepRecords(self.root / SWEEP_DIR, {**facts, "order": [one.name for one in self._splits]})
+        records.root.mkdir(exist_ok=True)
+        records.splits = list(found.values())
+        state = "running" if any(point.job_id in busy for point in self.sent) else "stopped" if left_out else "finished"
+        records.write_summary(state=state, pruned={}, left_out=left_out, winner=best.split.name if best else None)
+        value: dict[str, Any] = json.loads((records.root / SUMMARY_FILE).read_text())
+        return value
+
+    def _why(self, split: RoleSplit, busy: Collection[str]) -> str:
+        """Why a split has no record."""
+        points = [point for point in self.sent if point.split == split.name]
+        if not points:
+            return "not sent"
+        last = points[-1]
+        if last.job_id in busy:
+            return f"job {last.job_id} waits or runs"
+        verdict = read_verdict(RunPaths(self._points / last.run_dir))
+        reasons = verdict["reasons"] if verdict else []
+        return f"job {last.job_id}: {reasons[0]['got'] if reasons else 'ended without a record'}"
+
+
+def _name(text: object) -> str:
+    """A run directory's name as `argv_of` makes it.
+
+    Raises:
+        ValueError: It is something else, a path perhaps.
+    """
+    if not isinstance(text, str) or not re.fullmatch(r"[0-9A-Za-z]+(\.[0-9]+)?", text):
+        raise ValueError(f"{text!r:.40} is no run directory's name")
+    return text

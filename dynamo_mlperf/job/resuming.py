@@ -1,0 +1,188 @@
+"""An interrupted search goes on in a new run directory: the records of the old one are taken over, where they fit.
+
+Probes count again only where they were made of the very same thing: model, roles, flags, data set, rules. The range,
+the tolerance and the budget of the search may differ, and so may names, places and deadlines.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.errors import ConfigError, SetupError
+from dynamo_mlperf.files import write_json
+from dynamo_mlperf.job.workload import decide_settings, read_data_set
+from dynamo_mlperf.tuning.records import ANSWER, SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from dynamo_mlperf.load.settings import LoadSettings
+    from dynamo_mlperf.topology.spec import Topology
+
+SEARCH_DIR = "search"
+"""In the run directory: what a search leaves."""
+RESUMED = "resumed.json"
+"""In a search's directory: which run it goes on from."""
+_FREE = frozenset({"name", "site", "search", "sweep", "timeouts", "schema_version"})
+"""Blocks of the file that change nothing of what a probe shows."""
+_FREE_MEASURE = frozenset({"target_qps", "dataset", "accuracy", "compliance"})
+_FREE_LOAD = frozenset({"target_qps", "request_timeout_s", "max_in_flight"})
+_SHOWN = 3
+
+
+def identity(topology: Topology, load: LoadSettings) -> dict[str, Any]:
+    """All that makes two searches the same one, as flat names and values."""
+    file = {key: value for key, value in _given(topology).items() if key not in _FREE}
+    file["measure"] = {key: value for key, value in file["measure"].items() if key not in _FREE_MEASURE}
+    asked = {key: value for key, value in load.to_json().items() if key not in _FREE_LOAD}
+    return dict(_flat("", {**file, "load": asked}))
+
+
+def _given(topology: Topology) -> dict[str, Any]:
+    """What the file says beyond the defaults: a key that a later version adds makes no old record another search's."""
+    given: dict[str, Any] = topology.model_dump(mode="json", exclude_defaults=True)
+    return given
+
+
+def _flat(name: str, value: object) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _flat(f"{name}.{key}" if name else str(key), item)
+    else:
+        yield name, value
+
+
+def check_resume(topology: Topology, base_dir: Path, run: Path) -> None:
+    """Refuse to resume a run whose records do not fit, before anything starts.
+
+    Args:
+        topology: The file that goes on with it.
+        base_dir: What the file's paths are relative to.
+        run: The run directory to be resumed.
+
+    Raises:
+        ConfigError: The file searches nothing, or the records are of something else.
+    """
+    if not topology.finds_rate:
+        raise ConfigError("--resume is for a search or a sweep, and the file has neither", "leave --resume out")
+    load = decide_settings(topology, len(read_data_set(topology, base_dir)), base_dir)
+    if topology.sweep is None:
+        check_same(run / SEARCH_DIR, identity(topology, load))
+        return
+    from dynamo_mlperf.job.sweep_records import SWEEP_DIR, check_takeover
+    from dynamo_mlperf.job.sweep_start import identities_of
+
+    identities = identities_of(topology, load)
+    check_takeover(run / SWEEP_DIR, identities)
+    for name in identities:
+        if _is_locked(run / SWEEP_DIR / name):
+            raise ConfigError(f"the sweep in {run} still runs", "wait for its end, or cancel it")
+
+
+def check_same(old: Path, wanted: Mapping[str, Any]) -> None:
+    """Refuse records of another search before anything starts.
+
+    Args:
+        old: A search's directory in the run to be resumed.
+        wanted: This search's `identity`.
+
+    Raises:
+        ConfigError: They are of another plan, model or settings, there are none, or that search still runs.
+    """
+    try:
+        known = json.loads((old / SETTINGS).read_text())
+        names = known.keys()
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{old} holds no search to resume", "name the run directory of an interrupted search"
+        ) from None
+    except (OSError, ValueError, AttributeError, RecursionError) as problem:
+        raise ConfigError(f"{old / SETTINGS} cannot be read: {problem}", "start the search anew") from problem
+    differ = [name for name in sorted({*names, *wanted}) if known.get(name) != wanted.get(name)]
+    if differ:
+        told = ", ".join(
+            f"{name} {known.get(name)!r:.60} there, {wanted.get(name)!r:.60} now" for name in differ[:_SHOWN]
+        )
+        more = f", and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
+        raise ConfigError(
+            f"{old} is a search of something else: {told}{more}", "search anew, or resume with the same file"
+        )
+    if _is_locked(old):
+        raise ConfigError(f"the search in {old} still runs", "wait for its end, or cancel it")
+    if (answer := _answer_of(old)) is not None:
+        raise ConfigError(
+            f"the search in {old} has its answer: {answer:.5g} QPS", "there is nothing to resume; search anew"
+        )
+
+
+def _is_locked(old: Path) -> bool:
+    try:
+        lock = os.open(old / ".lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return False
+
+
+def _answer_of(old: Path) -> float | None:
+    """The answer of a search that needs no more; None while there is none, or a better one may be found."""
+    try:
+        value = json.loads((old / ANSWER).read_text())
+        return float(value["answer_qps"]) if value["located"] else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def adopt(old: Path, new: Path) -> None:
+    """Take the probes of an earlier search over, each file as a hard link where the file system allows it.
+
+    Args:
+        old: The earlier search's directory; where there is none, nothing happens.
+        new: This search's, which holds no probe yet.
+
+    Raises:
+        SetupError: They cannot be written.
+    """
+    if not (old / SETTINGS).is_file():
+        return
+    try:
+        for folder in sorted(old.glob("probe-*")):
+            if folder.is_dir() and not (new / folder.name).exists():
+                link_tree(folder, new / folder.name)
+        shutil.copyfile(old / SETTINGS, new / SETTINGS)
+        write_json(new / RESUMED, {"from": str(old)})
+    except OSError as problem:
+        raise SetupError(
+            f"the records in {old} cannot be taken over: {problem.filename}: {problem.strerror}", "make room there"
+        ) from problem
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """The same files below `target`: hard links, or copies where the file system has none."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            link_tree(path, target / path.name)
+        elif path.is_file():
+            link_file(path, target / path.name)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """The same file at `target`, instead of what is there."""
+    target.unlink(missing_ok=True)  # not written over: it may be a link to another run's evidence
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,158 @@
+"""What a sweep does with one split that is up: its rate search, or full-length runs at given rates."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.files import RunPaths
+from dynamo_mlperf.job.at_rest import Rest
+from dynamo_mlperf.job.judged import judged
+from dynamo_mlperf.job.measurement import LoadTest, measure
+from dynamo_mlperf.job.pressure import PRESSURE_FILE, read_pressure
+from dynamo_mlperf.job.rate_search import REST_REQUESTS, search_rate, search_settings
+from dynamo_mlperf.job.sweep_records import Measured
+from dynamo_mlperf.job.workload import REQUESTS_FILE
+from dynamo_mlperf.record import read_verdict, write_verdict
+from dynamo_mlperf.topology.searching import Search
+from dynamo_mlperf.tuning.bottleneck import find_bottleneck
+from dynamo_mlperf.tuning.probes import Answer
+from dynamo_mlperf.tuning.sweep import next_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from dynamo_mlperf.job.context import Job
+    from dynamo_mlperf.job.deployment import Deployment
+    from dynamo_mlperf.job.pressure import PressureGauge
+    from dynamo_mlperf.job.workload import Workload
+
+CEILING_TOLERANCES = 3.0
+"""The highest rate that holds is at most this many tolerances above the highest that was seen to hold."""
+
+
+@dataclass(frozen=True)
+class SplitTest:
+    """One split that is up and has proved itself.
+
+    Attributes:
+        job: The job with this split's topology and plan.
+        deployment: What serves.
+        workload: The requests.
+        gauge: Reads what each role holds meanwhile.
+        directory: The split's folder.
+        name: The split, as in `5P6D`.
+    """
+
+    job: Job
+    deployment: Deployment
+    workload: Workload
+    gauge: PressureGauge
+    directory: Path
+    name: str
+
+    def measure(self, start_qps: float | None, budget_s: float | None) -> Measured:
+        """Search, or run the file's rates; what does not measure is a split without a rate.
+
+        Args:
+            start_qps: An estimate of the answer.
+            budget_s: Engine time for the search.
+
+        Raises:
+            ServingError: Something of the deployment died.
+            Stopped: A signal came; what was measured is recorded.
+        """
+        sweep, began = self.job.topology.sweep, time.monotonic()
+        rates = sweep.rates if sweep else None
+        self.gauge.begin(self.directory / PRESSURE_FILE)
+        try:
+            found = self._search(start_qps, budget_s) if rates is None else self._run_rates(rates)
+        except MeasureError as problem:
+            spent_s = time.monotonic() - began
+            found = Measured(None, None, False, None, "failed", problem.what, None, None, spent_s)  # noqa: FBT003
+        finally:
+            self.gauge.end()
+        return replace(found, bottleneck=find_bottleneck(read_pressure(self.directory / PRESSURE_FILE)))
+
+    def _search(self, start_qps: float | None, budget_s: float | None) -> Measured:
+        settings = search_settings(self.job.topology, self.workload.settings, start_qps)
+        if start_qps is not None and (settings.low or 0.0) <= start_qps <= (settings.high or start_qps):
+            settings = replace(settings, start=start_qps)
+        if budget_s is not None:
+            settings = replace(settings, time_budget_s=min(budget_s, settings.time_budget_s or budget_s))
+        outcome = search_rate(self.job, self.deployment, self.workload, settings, self.directory, label=self.name)
+        answer = outcome.answer
+        rate, located = answer["answer_qps"], bool(answer["located"])
+        held = max((record.rate for record in outcome.history if record.final and record.final.valid), default=0.0)
+        return Measured(
+            rate,
+            max(rate, held) * (1.0 + CEILING_TOLERANCES * settings.tolerance) if rate and located else None,
+            located,
+            answer["binding_constraint"],
+            "answer" if isinstance(outcome.step, Answer) else outcome.step.kind,
+            outcome.step.reason,
+            answer["confirmed_in"],
+            answer["target_qps"],
+            answer["engine_seconds"],
+        )
+
+    def _run_rates(self, rates: Sequence[float]) -> Measured:
+        """By halving: a rate below one that holds is not run."""
+        began = time.monotonic()
+        block = self.job.topology.search or Search()
+        rest = Rest(self.job, self.deployment, block, self.workload.warm_up_bodies(REST_REQUESTS))
+        ordered = sorted(rates)
+        outcomes: dict[float, bool] = {}
+        binding = None
+        while (rate := next_rate(ordered, outcomes)) is not None:
+            verdict = self._run(ordered.index(rate), rate, rest)
+            outcomes[rate] = verdict["verdict"] == "VALID"
+            binding = binding if outcomes[rate] else _first_broken(verdict)
+        held = max((rate for rate, valid in outcomes.items() if valid), default=None)
+        failed = min((rate for rate, valid in outcomes.items() if not valid), default=None)
+        return Measured(
+            held,
+            failed,
+            failed is not None,
+            binding,
+            "answer" if held else "none of the rates",
+            f"full-length VALID run at {held:g} QPS" if held else f"none of {len(rates)} rates is VALID",
+            self._folder(ordered.index(held)).name if held else None,
+            held,
+            time.monotonic() - began,
+        )
+
+    def _folder(self, number: int) -> Path:
+        return self.directory / f"rate-{number + 1:03d}"
+
+    def _run(self, number: int, rate: float, rest: Rest) -> dict[str, Any]:
+        """One full-length run; one that an interrupted sweep has finished already counts."""
+        folder = self._folder(number)
+        known = read_verdict(RunPaths(folder))
+        if known is not None and known["target_qps"] == rate:
+            return known
+        folder.mkdir(exist_ok=True)
+        rest.reach()
+        began_t = time.time()
+        settings = replace(self.workload.settings, target_qps=rate)
+        told = f"{self.name} at {rate:g} QPS: "
+        requests = self.job.paths.root / REQUESTS_FILE
+        test = LoadTest(f"{self.name}-{folder.name}", folder, folder / "loadgen", settings, requests, told=told)
+        transfer = measure(self.job, self.deployment, test)
+        verdict = judged(self.job, self.deployment, folder, settings, transfer, since_t=began_t)
+        write_verdict(RunPaths(folder), verdict)
+        return verdict.as_json()
+
+
+def _first_broken(verdict: dict[str, Any]) -> str | None:
+    """The constraint that a run broke by most, of its limit."""
+    over = {
+        name: value["at_percentile"] / value["limit"]
+        for name, value in verdict["latency_p99_ms"].items()
+        if value["over_limit"] > value["over_limit_allowed"] >= 0
+    }
+    return max(over, key=lambda name: over[name], default=None)

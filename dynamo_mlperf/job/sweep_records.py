@@ -1,0 +1,244 @@
+"""What a sweep leaves on disk: one folder per split, finished by its `split.json`, and `summary.json` over all.
+
+```
+sweep/5P6D/      plan.json, topology.yaml, evidence.json (canary, warm-up), pressure.jsonl, the search's or the runs'
+                 own records, and split.json once the split is measured
+sweep/summary.json
+```
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import write_json
+from dynamo_mlperf.job.pressure import PRESSURE_FILE
+from dynamo_mlperf.job.resuming import link_tree
+from dynamo_mlperf.tuning.bottleneck import CLEAR
+from dynamo_mlperf.tuning.sweep import SplitResult, gpus_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from dynamo_mlperf.job.transition import Transition
+    from dynamo_mlperf.topology.role_splits import RoleSplit
+    from dynamo_mlperf.tuning.bottleneck import Bottleneck
+
+SWEEP_DIR = "sweep"
+SUMMARY_FILE = "summary.json"
+SPLIT_FILE = "split.json"
+IDENTITY_FILE = "identity.json"
+_SCHEMA = 1
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How one split did.
+
+    Attributes:
+        rate_qps: The highest rate at which a full-length run was VALID; None where none was.
+        ceiling_qps: A rate above which it does not hold; None where that is not known.
+        located: Whether nothing much higher would hold.
+        binding: The constraint that is broken first above it.
+        kind: `answer`, or why there is none: a search's word, `none of the rates` or `failed`.
+        reason: The same in a sentence.
+        confirmed: Folder of the full-length VALID run, below the split's; None without one.
+        target_qps: What that run was asked for: the rate, but in Offline, where the rate is what it completed.
+        engine_s: Seconds of the engines that measuring took.
+        bottleneck: The role that limits.
+    """
+
+    rate_qps: float | None
+    ceiling_qps: float | None
+    located: bool
+    binding: str | None
+    kind: str
+    reason: str
+    confirmed: str | None
+    target_qps: float | None
+    engine_s: float
+    bottleneck: Bottleneck | None = None
+
+
+@dataclass
+class SweepRecords:
+    """The folder `sweep/` of a run.
+
+    Attributes:
+        root: The folder.
+        facts: Name, benchmark, scenario and class, for the summary.
+        splits: `split.json` of those that are measured, in the order of time.
+    """
+
+    root: Path
+    facts: Mapping[str, Any]
+    splits: list[dict[str, Any]] = field(default_factory=list)
+
+    def folder(self, split: RoleSplit) -> Path:
+        """The split's folder; its name is that of a split, letters and digits alone."""
+        folder = self.root / split.name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def claim(self, split: RoleSplit, identity: Mapping[str, Any]) -> None:
+        """Note what is measured there, so that a resumed sweep can tell."""
+        write_json(self.folder(split) / IDENTITY_FILE, identity)
+
+    def keep(
+        self, split: RoleSplit, found: Measured, transition: Transition | None, predicted_qps: float | None
+    ) -> None:
+        """Record a split that is measured."""
+        gpus = gpus_of(split)
+        value = {
+            "split": split.name,
+            "workers": {count.role: count.workers for count in split.counts},
+            "tensor_parallel": {count.role: count.tensor_parallel for count in split.counts},
+            "gpus": gpus,
+            "rate_qps": found.rate_qps,
+            "rate_qps_per_gpu": None if found.rate_qps is None else found.rate_qps / gpus,
+            "ceiling_qps": found.ceiling_qps,
+            "located": found.located,
+            "binding_constraint": found.binding,
+            "bottleneck": found.bottleneck.as_json() if found.bottleneck else None,
+            "kind": found.kind,
+            "reason": found.reason,
+            "confirmed_in": found.confirmed,
+            "target_qps": found.target_qps,
+            "predicted_qps": predicted_qps,
+            "restarts": len(transition.started) if transition else 0,
+            "transition": transition.as_json() if transition else None,
+            "engine_seconds": round(found.engine_s, 3),
+            "resumed": False,
+        }
+        write_json(self.folder(split) / SPLIT_FILE, value)
+        self.splits.append(value)
+
+    def write_summary(
+        self, *, state: str, pruned: Mapping[str, str], left_out: Mapping[str, str], winner: str | None
+    ) -> None:
+        """Write `summary.json` as things stand.
+
+        Args:
+            state: `running`, `stopped` or `finished`.
+            pruned: Splits that cannot win, with the evidence.
+            left_out: Splits that were not measured for another reason.
+            winner: The split with the highest rate so far.
+        """
+        write_json(
+            self.root / SUMMARY_FILE,
+            {
+                "schema": _SCHEMA,
+                **self.facts,
+                "state": state,
+                "winner": winner,
+                "splits": self.splits,
+                "pruned": [{"split": name, "reason": reason} for name, reason in pruned.items()],
+                "not_measured": [{"split": name, "reason": reason} for name, reason in left_out.items()],
+                "restarts": sum(split["restarts"] for split in self.splits),
+                "engine_seconds": round(sum(split["engine_seconds"] for split in self.splits), 3),
+            },
+        )
+
+    def take_over(self, old: Path, splits: Sequence[RoleSplit], identities: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over the splits that an interrupted sweep has measured; one that it was at is left to its search.
+
+        Args:
+            old: The earlier run's `sweep/`.
+            splits: This sweep's.
+            identities: What is measured at each, by split name.
+
+        Raises:
+            ConfigError: A split there was measured of something else, or its record is damaged.
+        """
+        check_takeover(old, identities)
+        for split in splits:
+            there = old / split.name
+            if (there / SPLIT_FILE).is_file():
+                link_tree(there, self.folder(split))
+                self.splits.append({**read_split(there / SPLIT_FILE), "resumed": True})
+            elif there.is_dir():
+                _take_over_runs(there, self.folder(split))
+
+
+def _take_over_runs(old: Path, new: Path) -> None:
+    """Of a split that was cut: the runs that ended, and what the engines told. A search takes over its own probes."""
+    for folder in sorted(old.glob("rate-*")):
+        if (folder / "verdict.json").is_file():
+            link_tree(folder, new / folder.name)
+    if (old / PRESSURE_FILE).is_file():
+        shutil.copyfile(old / PRESSURE_FILE, new / PRESSURE_FILE)  # no link: it is appended to
+
+
+def check_takeover(old: Path, identities: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse to resume a sweep of something else.
+
+    Raises:
+        ConfigError: There is none, or one of its splits was measured with other settings.
+    """
+    if not old.is_dir():
+        raise ConfigError(f"{old} is no sweep", "name the run directory of an interrupted sweep")
+    for name, wanted in identities.items():
+        path = old / name / IDENTITY_FILE
+        if not path.is_file():
+            continue
+        known = _object(path)
+        differ = [key for key in sorted({*known, *wanted}) if known.get(key) != wanted.get(key)]
+        if differ:
+            told = ", ".join(
+                f"{key} {known.get(key)!r:.60} there, {wanted.get(key)!r:.60} now" for key in differ[:_SHOWN]
+            )
+            more = f", and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
+            raise ConfigError(
+                f"{path.parent} was measured with something else: {told}{more}", "sweep anew, or with the same file"
+            )
+
+
+def read_split(path: Path) -> dict[str, Any]:
+    """A `split.json`.
+
+    Raises:
+        ConfigError: It cannot be read, or is none.
+    """
+    value = _object(path)
+    rate = value.get("rate_qps")
+    number = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate) and rate > 0
+    seconds = value.get("engine_seconds")
+    if (rate is not None and not number) or not isinstance(seconds, int | float) or "restarts" not in value:
+        raise ConfigError(f"{path} is not as a sweep wrote it", "remove it; its split is then measured again")
+    return value
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as problem:
+        raise ConfigError(f"{path}: {problem.strerror}", "name a run directory that can be read") from problem
+    except (ValueError, RecursionError) as problem:
+        raise ConfigError(f"{path} is no JSON: {problem}", "remove it; its split is then measured again") from problem
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} is no JSON object", "remove it; its split is then measured again")
+    return value
+
+
+def result_of(value: Mapping[str, Any], split: RoleSplit) -> SplitResult:
+    """A `split.json` as the sweep's steps take it."""
+    found = value.get("bottleneck")
+    told = found if isinstance(found, dict) else {}
+    role = told.get("role")
+    known = role in [count.role for count in split.counts]
+    share = told.get("share", 0.0)
+    return SplitResult(
+        split,
+        value["rate_qps"],
+        value.get("ceiling_qps"),
+        role if known else None,
+        known and isinstance(share, int | float) and share >= CLEAR,
+        str(told.get("text", "")),
+    )

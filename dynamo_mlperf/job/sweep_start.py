@@ -1,0 +1,92 @@
+"""Where a sweep begins: its splits, what is predicted and known of them, and the first one's plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.job.resuming import identity
+from dynamo_mlperf.job.sweep_records import SPLIT_FILE, SWEEP_DIR, read_split, result_of
+from dynamo_mlperf.serving.workers import check_launchable
+from dynamo_mlperf.topology.memory import memory_of
+from dynamo_mlperf.topology.replanning import PortBlocks, first_plan, port_blocks
+from dynamo_mlperf.topology.role_splits import own_split, with_split
+from dynamo_mlperf.topology.sweeping import splits_of
+from dynamo_mlperf.tuning.prediction import read_prediction
+from dynamo_mlperf.tuning.sweep import SweepState, next_split
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from dynamo_mlperf.load.settings import LoadSettings
+    from dynamo_mlperf.topology.plan import Plan
+    from dynamo_mlperf.topology.spec import Topology
+
+
+def predictions_of(topology: Topology, base_dir: Path) -> dict[str, float]:
+    """Predicted rates by split name, of the file that `sweep.prediction` names; none without one.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    block = topology.sweep
+    if block is None or block.prediction is None:
+        return {}
+    prediction = read_prediction((base_dir / block.prediction).absolute())
+    return {split.name: rate for split in splits_of(topology) if (rate := prediction.rate_of(split.name)) is not None}
+
+
+def first_state(topology: Topology, base_dir: Path, resume: Path | None = None) -> SweepState:
+    """A sweep before its first split.
+
+    Args:
+        topology: The file, with its own split.
+        base_dir: What its paths are relative to.
+        resume: The run directory whose sweep goes on.
+
+    Raises:
+        ConfigError: A split, the prediction or a record is of no use.
+    """
+    splits = splits_of(topology)
+    block, own = topology.sweep, own_split(topology)
+    known = []
+    for split in splits:
+        path = None if resume is None else resume / SWEEP_DIR / split.name / SPLIT_FILE
+        if path is not None and path.is_file():
+            known.append(result_of(read_split(path), split))
+    return SweepState(
+        splits,
+        tuple(known),
+        first=own if own in splits else None,
+        predicted=predictions_of(topology, base_dir),
+        prune=block is None or block.prune,
+    )
+
+
+def identities_of(topology: Topology, load: LoadSettings) -> Mapping[str, Mapping[str, Any]]:
+    """What is measured at each split, by its name, as flat names and values."""
+    return {split.name: identity(with_split(topology, split), load) for split in splits_of(topology)}
+
+
+def sweep_ports(topology: Topology) -> PortBlocks:
+    """Blocks of ports that are enough for each split of the file."""
+    return port_blocks([with_split(topology, split) for split in splits_of(topology)])
+
+
+def sweep_start(topology: Topology, base_dir: Path, resume: Path | None = None) -> tuple[Topology, Plan]:
+    """The topology with the split that is measured first, and its plan; each split is checked as one of its own is.
+
+    Raises:
+        ConfigError: A split does not fit, or cannot be launched; see `first_state`.
+    """
+    state = first_state(topology, base_dir, resume)
+    blocks = sweep_ports(topology)
+    for split in state.splits:
+        of_split = with_split(topology, split)
+        check_launchable(of_split, first_plan(of_split, blocks))
+        memory_of(of_split, base_dir)  # refuses what cannot load
+    best = state.best
+    first = next_split(state) or (best.split if best else state.splits[0])
+    chosen = with_split(topology, first)
+    return chosen, replace(first_plan(chosen, blocks), name=topology.name)

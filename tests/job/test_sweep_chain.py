@@ -1,0 +1,157 @@
+"""A sweep on this machine with real Dynamo, real LoadGen and simulated engines: what restarts, what resumes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from dynamo_mlperf.cli import main
+from dynamo_mlperf.report.sweep import read_sweep
+from tests.job.chain import Place, Run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.dynamo, pytest.mark.loadgen]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("sweep"))
+
+
+def swept_file(place: Place, **sweep: Any) -> Path:
+    """Three slots; a decode worker holds about 9 QPS, a prefill worker far more."""
+    return place.topology(
+        {
+            "nodes": {"count": 1, "gpus": 3},
+            "roles": {
+                "prefill": {"workers": 2},
+                "decode": {"args": {"max-num-seqs": 3, "speedup-ratio": 3}},
+            },
+            "measure": {"target_qps": None},
+            "sweep": {"splits": ["2P1D", "1P2D"], "rates": [7, 16], "prune": False, **sweep},
+            "reduced": {"latency_limit_ms": 3000},
+        }
+    )
+
+
+def summary(run: Run) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((run.paths.root / "sweep" / "summary.json").read_text())
+    return value
+
+
+def test_a_sweep_keeps_what_it_can_and_resumes_where_it_was_killed(place: Place) -> None:
+    file = swept_file(place)
+    with place.run(file, verb="sweep") as cut:
+        cut.wait_for("split_ready", split="1P2D")
+        ids = {name: cut.pid_of(name) for name in ("frontend-0", "prefill-0", "decode-0", "decode-1")}
+        assert all(psutil.pid_exists(pid) for pid in ids.values())
+        starts = [event["process"] for event in cut.events() if event["event"] == "process_started"]
+        workers = [name for name in starts if name.startswith(("prefill", "decode"))]
+        assert sorted(workers) == ["decode-0", "decode-1", "prefill-0", "prefill-1"], "none was started twice"
+        assert not psutil.pid_exists(cut.pid_of("prefill-1"))
+        assert not [event for event in cut.events() if event["event"] in {"worker_lost", "error"}]
+        first = summary(cut)["splits"]
+        assert [one["split"] for one in first] == ["2P1D"]
+        cut.send(signal.SIGKILL)
+        assert cut.end().status == -signal.SIGKILL
+    assert not cut.paths.verdict.exists()
+    with place.run(file, "--resume", str(cut.paths.root), "--json", verb="sweep") as resumed:
+        ended = resumed.end(120)
+    assert ended.status == 0, ended.stderr
+    told = summary(resumed)
+    assert (told["state"], told["not_measured"], told["pruned"]) == ("finished", [], [])
+    by_name = {one["split"]: one for one in told["splits"]}
+    assert {**by_name["2P1D"], "resumed": False} == first[0]
+    assert not [name for name in resumed.commands() if name.startswith("2P1D-")], "not measured again"
+    assert by_name["2P1D"]["bottleneck"]["role"] == "decode"
+    best = max(told["splits"], key=lambda one: one["rate_qps"])
+    assert told["winner"] == best["split"]
+    is_result(resumed, best)
+    assert json.loads(ended.stdout)["sweep"] == told
+    view = read_sweep(resumed.paths.root)
+    assert view is not None
+    assert [row.split for row in view.rows if row.winner] == [best["split"]]
+    assert "Sweep over splits, simulated" in resumed.paths.report.read_text()
+    resumed.assert_nothing_left()
+
+
+def is_result(run: Run, best: dict[str, Any]) -> None:
+    """The winner's confirming run is the run's result, with the winner's plan."""
+    verdict, root = run.verdict(), run.paths.root
+    assert (verdict["verdict"], verdict["target_qps"]) == ("VALID", best["target_qps"])
+    confirmed = root / "sweep" / best["split"] / best["confirmed_in"]
+    for name in ("loadgen/mlperf_log_detail.txt", "measure.json"):
+        assert (root / name).read_bytes() == (confirmed / name).read_bytes()
+    plan = json.loads(run.paths.plan.read_text())
+    assert plan["split"]["workers"] == best["split"]
+    assert plan["binding"][0]["address"] == "127.0.0.1"
+    evidence = json.loads(run.paths.evidence.read_text())
+    assert evidence["workers"].keys() == {f"{one['role']}-{one['index']}" for one in plan["workers"]}
+    assert evidence["canary"]["requests"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--splits", "4P8D"), "asked for"),
+        (("--splits", "../x"), "no split"),
+        (("--splits", "2P1D,2P1x1D"), "listed already"),
+        (("--splits", ","), "wanted"),
+        (("--splits", "2P1D", "--all"), "--all and --splits"),
+        (("--rates", "nan"), "finite"),
+        (("--rates", "5,x"), "no number"),
+        (("--resume", "/nowhere"), "nowhere"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_starts(
+    place: Place,
+    words: tuple[str, ...],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert said in refusal(place, monkeypatch, capsys, *words)
+
+
+def refusal(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *words: str,
+    file: Path | None = None,
+) -> str:
+    """What `sweep` says when it refuses."""
+    monkeypatch.chdir(place.root)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(SystemExit) as end:
+        main(["sweep", str(file or swept_file(place)), *words])
+    told = capsys.readouterr().err
+    assert end.value.code == 2, told
+    assert "Try:" in told
+    return told
+
+
+def test_a_prediction_that_is_none_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place.root / "wrong.json").write_text('{"schema": 1}')
+    for name, said in (("nowhere.json", "nowhere.json"), ("wrong.json", "no prediction")):
+        assert said in refusal(place, monkeypatch, capsys, file=swept_file(place, prediction=name))
+
+
+def test_a_sweep_of_something_else_is_not_resumed(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = tmp_path / "sweep" / "2P1D"
+    old.mkdir(parents=True)
+    (tmp_path / "events.jsonl").write_text("")
+    for text, said in (('{"model.name": "other"}', "something else"), ("[1", "no JSON")):
+        (old / "identity.json").write_text(text)
+        assert said in refusal(place, monkeypatch, capsys, "--resume", str(tmp_path))
