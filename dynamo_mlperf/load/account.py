@@ -57,6 +57,7 @@ class Account:
         self.issued_ns = array("q")
         self.completed = 0
         self.causes: dict[int, str] = {}
+        self.first_failure = ""
         self.peak_in_flight = 0
         self._in_flight_each_s = array("I")
         self._queued = 0  # by LoadGen's thread
@@ -68,6 +69,7 @@ class Account:
         self._output = array("I")
         self._oldest = 0
         self._over = {"end_to_end": 0, "ttft": 0, "tpot": 0}
+        self._failed_late = 0
         self._latency = Histogram()
         self._ttft = Histogram()
         self._tpot = Histogram()
@@ -106,6 +108,8 @@ class Account:
         self.completed += 1
         if cause:
             self.causes[order] = cause
+            self.first_failure = self.first_failure or cause
+            self._count_failed(event)
         else:
             self._count(event)
 
@@ -121,6 +125,18 @@ class Account:
         self._tpot.add(values["tpot"])
         for name, limit in self.settings.limits_ms.items():
             self._over[name] += values[name] > limit
+
+    def _count_failed(self, event: Event) -> None:
+        """A failed query that had waited for longer than a limit is over it, as one that was answered then."""
+        issued_ns, limits = self.issued_ns[event.order], self.settings.limits_ms
+        waited_ms = {
+            "end_to_end": (event.done_ns - issued_ns) / _NS_PER_MS,
+            "ttft": ((event.first_ns or event.done_ns) - issued_ns) / _NS_PER_MS,
+        }
+        late = [name for name, waited in waited_ms.items() if name in limits and waited > limits[name]]
+        self._failed_late += bool(late)
+        for name in late:
+            self._over[name] += 1
 
     def oldest_waiting_ns(self) -> int | None:
         """Issue time of the oldest query without an end; None when there is none on its way."""
@@ -142,6 +158,7 @@ class Account:
     def progress(self, started_ns: int, now_ns: int, expected: int) -> dict[str, Any]:
         """The running figures; latencies in milliseconds, `over_limit` of the constraint that is worst off.
 
+        `over` counts by constraint; failed queries that had waited for longer than a limit (`failed_late`) are in it.
         `over_limit` of `over_limit_allowed` is the early-stopping budget that is used; `left_s` is an estimate.
         """
         limits = self.settings.limits_ms
@@ -150,6 +167,8 @@ class Account:
             "issued": len(self.ids),
             "completed": self.completed,
             "failed": len(self.causes),
+            "failed_late": self._failed_late,
+            "first_failure": self.first_failure,
             "in_flight": self.in_flight,
             "p50_ms": self._latency.percentile(0.5),
             "p99_ms": self._latency.percentile(0.99),
@@ -158,6 +177,7 @@ class Account:
             "tpot_p50_ms": self._tpot.percentile(0.5),
             "tpot_p99_ms": self._tpot.percentile(0.99),
             "judged": sorted(limits),
+            "over": {name: self._over[name] for name in limits},
             "over_limit": max((self._over[name] for name in limits), default=0),
             "over_limit_allowed": allowed_over_limit(expected, self.settings.percentile) if limits else None,
             "expected_queries": expected,

@@ -36,6 +36,9 @@ LATE_SHARE = 0.01
 LATE_LEAST_MS = 5.0
 """By how much LoadGen may issue late, of the limit and at least: below this the two clocks are one."""
 
+MEAN_TOKENS = "mean output tokens per sample"
+"""What an accuracy test is held to beside its scores."""
+
 _COMPLIANCE_KEYS = ("effective_accuracy_log_", "effective_performance_issue_")
 """What an `audit.config` may change."""
 
@@ -193,7 +196,7 @@ def tokens_out_of_range(mean: float | None, rules: Benchmark) -> Reason | None:
         return None
     wanted = f"{low:g} to {high:g}" if low is not None else f"at most {high:g}"
     action = "check the chat template, the end-of-text token and the cap on output tokens"
-    return Reason("mean output tokens per sample", wanted, f"{mean:.1f}", action)
+    return Reason(MEAN_TOKENS, wanted, f"{mean:.1f}", action)
 
 
 def tokens_per_sample(mean: float | None, rules: Benchmark) -> list[str]:

@@ -18,19 +18,27 @@ from dynamo_mlperf.benchmark.rounds import CURRENT, round_of
 from dynamo_mlperf.benchmark.rules import benchmark, check_scenario
 from dynamo_mlperf.errors import ConfigError, MeasureError
 from dynamo_mlperf.files import RunPaths
-from dynamo_mlperf.load.endpoints_results import is_endpoints, read_results
+from dynamo_mlperf.load.endpoints_results import CONFIG, SUMMARY, is_endpoints, read_results
+from dynamo_mlperf.load.endpoints_run import ACCOUNT, QUERIES, RECORD, REPORT_DIR, judge_run, read_record
 from dynamo_mlperf.load.endpoints_verdict import judge_endpoints
 from dynamo_mlperf.load.foreign import judge_loadgen
 from dynamo_mlperf.load.guess import from_endpoints, from_log, from_path
 from dynamo_mlperf.load.logs import DETAIL, read_logs
+from dynamo_mlperf.load.side_results import RESULT_FILE
 from dynamo_mlperf.load.spec import MeasureSpec, read_spec
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.record import Reason, TransferEvidence, Verdict, read_verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.record import ResultClass, VerdictName
 
 SPEC = "measure.json"
+_CLASS = "class of the result"
+_SIMULATED = ("dynamo.mocker", "many_mockers.py")
+"""What the command lines of simulated engines end a word with."""
 _PLACES = ("", "loadgen", "performance/run_1", "run_1", "performance", "accuracy")
 """Where LoadGen's logs may lie below the directory that a person names; the first that has them."""
 
@@ -86,6 +94,12 @@ def judge_directory(directory: Path, wanted: Wanted | None = None) -> Verdict:
 
 
 def _judge(directory: Path, asked: Wanted) -> Verdict:
+    if (directory / SPEC).is_file() and (directory / RESULT_FILE).is_file():
+        raise ConfigError(
+            f"{directory} is an accuracy or compliance test: it has no times to judge", f"read its {RESULT_FILE}"
+        )
+    if (root := _own_endpoints(directory)) is not None:
+        return _judge_own_endpoints(root, asked)
     run = _own_run(directory)
     if is_endpoints(directory):
         _check_alone(directory, run is not None)
@@ -154,7 +168,52 @@ def _spec(path: Path) -> MeasureSpec:
 
 
 def _judge_own(root: Path, spec: MeasureSpec, asked: Wanted) -> Verdict:
-    settings = spec.settings
+    load = root / spec.out_dir.name
+    files = [load / name for name in (DETAIL, "queries.csv", "client.json")]
+
+    def again(transfer: TransferEvidence | None, result_class: ResultClass) -> Verdict:
+        return judge(load, spec.settings, transfer, result_class, str(root), compliance=spec.audit_config)
+
+    return _judge_record(root, SPEC, spec.settings, asked, files=files, again=again)
+
+
+def _own_endpoints(directory: Path) -> Path | None:
+    """The run directory of a run of endpoints that was made here; None when it is none."""
+    if (directory / RECORD).is_file():
+        return directory
+    root = directory.absolute().parent
+    return root if directory.absolute().name == REPORT_DIR and (root / RECORD).is_file() else None
+
+
+def _judge_own_endpoints(root: Path, asked: Wanted) -> Verdict:
+    record, report = read_record(root / RECORD), root / REPORT_DIR
+    files = [report / name for name in (CONFIG, SUMMARY, QUERIES, ACCOUNT)]
+
+    def again(transfer: TransferEvidence | None, result_class: ResultClass) -> Verdict:
+        return judge_run(report, record, transfer, result_class, str(root))
+
+    return _judge_record(root, RECORD, record.settings, asked, files=files, again=again)
+
+
+def _judge_record(
+    root: Path,
+    made_by: str,
+    settings: LoadSettings,
+    asked: Wanted,
+    *,
+    files: Sequence[Path],
+    again: Callable[[TransferEvidence | None, ResultClass], Verdict],
+) -> Verdict:
+    """The verdict of a run of ours, whichever client made it.
+
+    Args:
+        root: The run directory.
+        made_by: Name of the file that holds what was asked for.
+        settings: What was asked for.
+        asked: What the person said.
+        files: What the client left.
+        again: Judges these files by that.
+    """
     said = {"--benchmark": asked.benchmark, "--scenario": asked.scenario, "--round": asked.round_name}
     ran = {"--benchmark": settings.benchmark, "--scenario": settings.scenario, "--round": settings.round_name}
     for flag, value in said.items():
@@ -162,24 +221,24 @@ def _judge_own(root: Path, spec: MeasureSpec, asked: Wanted) -> Verdict:
             raise ConfigError(f"this run was made for {flag} {ran[flag]}, not {value}", f"leave {flag} out")
     paths = RunPaths(root)
     recorded = read_verdict(paths)
-    if not paths.topology.exists():
+    described = paths.topology.exists()
+    if not described and not paths.endpoint.exists():
         raise MeasureError(
             f"{root} holds a run of ours without its {paths.topology.name}, which tells the class of its result",
             "copy the whole run directory",
         )
     if recorded is None or recorded["verdict"] == "FAILED":
         return _unfinished(root)
-    load = root / spec.out_dir.name
-    files = [paths.topology, paths.evidence, *(load / name for name in (DETAIL, "queries.csv", "client.json"))]
-    for path in files:
+    for path in (paths.topology, paths.endpoint, paths.evidence, *files):
         if path.exists() and not path.is_file():
             raise MeasureError(f"{path} is no file", "copy the whole run directory")
+    if not described:
+        return _with_what_it_knew(again(None, _class_at_endpoint(paths, settings)), recorded)
     measured = (yaml.safe_load(paths.topology.read_text()) or {}).get("measure") or {}
     for key, made in (("benchmark", settings.benchmark), ("scenario", settings.scenario)):
         if measured.get(key, made) != made:
-            raise ValueError(f"{SPEC} is for {key} {made}, {paths.topology.name} for {measured[key]}")
-    verdict = judge(load, settings, _transfer(paths), _class(paths, spec), str(root), compliance=spec.audit_config)
-    return _with_what_it_knew(verdict, recorded)
+            raise ValueError(f"{made_by} is for {key} {made}, {paths.topology.name} for {measured[key]}")
+    return _with_what_it_knew(again(_transfer(paths), _class(paths, settings)), recorded)
 
 
 def _with_what_it_knew(verdict: Verdict, recorded: dict[str, Any]) -> Verdict:
@@ -190,6 +249,10 @@ def _with_what_it_knew(verdict: Verdict, recorded: dict[str, Any]) -> Verdict:
     more = [entry for entry in recorded["reasons"] if entry["check"] not in known]
     keys = ("check", "wanted", "got", "action")
     reasons = (*verdict.reasons, *(Reason(**{key: entry[key] for key in keys}) for entry in more))
+    was = recorded.get("class", verdict.result_class)
+    if was != verdict.result_class and _CLASS not in {reason.check for reason in reasons}:
+        action = "copy the whole run directory again: its topology.yaml is not the one that ran"
+        reasons = (*reasons, Reason(_CLASS, f"{was}, as the run itself recorded", verdict.result_class, action))
     if recorded["verdict"] not in ("VALID", "INVALID"):
         raise ValueError(f"verdict {recorded['verdict']!r}")
     if recorded["verdict"] == "INVALID" and not recorded["reasons"]:
@@ -201,7 +264,8 @@ def _with_what_it_knew(verdict: Verdict, recorded: dict[str, Any]) -> Verdict:
         note = f"the run itself recorded {recorded['verdict']}: the directory was changed, or the rules here were"
         notes = (*notes, note)
     model = str(recorded.get("model") or "")
-    return dataclasses.replace(verdict, verdict=name, reasons=reasons, notes=notes, model=model)
+    tests = dict(recorded.get("tests") or {})
+    return dataclasses.replace(verdict, verdict=name, reasons=reasons, notes=notes, model=model, tests=tests)
 
 
 def _unfinished(root: Path) -> Verdict:
@@ -233,12 +297,30 @@ def _transfer(paths: RunPaths) -> TransferEvidence | None:
     return dataclasses.replace(found, disaggregated=True) if disaggregated else found
 
 
-def _class(paths: RunPaths, spec: MeasureSpec) -> ResultClass:
+def _class(paths: RunPaths, settings: LoadSettings) -> ResultClass:
     """As the job decides it: by its engine, then by `reduced:`."""
     topology = yaml.safe_load(paths.topology.read_text())
     if topology.get("engine") == "mocker":
         return "rehearsal"
-    return "reduced" if spec.settings.reduced or topology.get("reduced") else "official"
+    if _started_simulated(paths):
+        raise ValueError(f"{paths.topology.name} has another engine, and {paths.commands.name} started simulated ones")
+    return "reduced" if settings.reduced or topology.get("reduced") else "official"
+
+
+def _started_simulated(paths: RunPaths) -> bool:
+    """Whether the run started simulated engines, whatever its topology file says by now."""
+    if not paths.commands.is_file():
+        return False
+    started = (json.loads(line)["argv"] for line in paths.commands.read_text().splitlines())
+    return any(word.endswith(_SIMULATED) for argv in started for word in argv)
+
+
+def _class_at_endpoint(paths: RunPaths, settings: LoadSettings) -> ResultClass:
+    """Of a run of the verb `measure`: as it was said to be, and never more than its settings allow."""
+    said: str = json.loads(paths.endpoint.read_text())["class"]
+    if said == "rehearsal":
+        return "rehearsal"
+    return "official" if said == "official" and not settings.reduced else "reduced"
 
 
 # -- others' --

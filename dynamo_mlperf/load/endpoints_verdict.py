@@ -7,9 +7,12 @@ from 662 queries on (p99). The official checker reads `early_stopping_percentile
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.benchmark.early_stopping import minimum_queries
+from dynamo_mlperf.benchmark.rules import PERCENTILE
 from dynamo_mlperf.load.checks import tokens_per_sample
 from dynamo_mlperf.load.endpoints_results import EndpointsResults, read_results
 from dynamo_mlperf.load.over_limit import bounded, figure
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynamo_mlperf.benchmark.rounds import Round
-    from dynamo_mlperf.benchmark.shapes import Benchmark
+    from dynamo_mlperf.benchmark.shapes import Benchmark, Limits
 
 _NOT_IN_THESE_FILES = (
     "that every sample was issued equally often: the summary has no samples",
@@ -27,6 +30,38 @@ _NOT_IN_THESE_FILES = (
     "KV transfers and remote prefill: no engine counters beside the results",
 )
 _PATTERNS = {"Offline": "max_throughput", "Server": "poisson", "Interactive": "poisson"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run has to meet.
+
+    Attributes:
+        rules: The benchmark.
+        scenario: Offline, Server or Interactive.
+        rules_round: The round.
+        limits: Percentile and latency limits in force.
+        min_duration_ms: Shortest run in milliseconds.
+        least_samples: Fewest samples.
+    """
+
+    rules: Benchmark
+    scenario: str
+    rules_round: Round
+    limits: Limits
+    min_duration_ms: int
+    least_samples: int
+
+    @staticmethod
+    def by_rules(rules: Benchmark, scenario: str, rules_round: Round) -> Asked:
+        """The full rules."""
+        least = rules.offline_min_samples if scenario == "Offline" else 1
+        return Asked(rules, scenario, rules_round, rules.limits[scenario], rules.min_duration_ms, least)
+
+    @property
+    def by_token(self) -> bool:
+        """Whether TTFT and TPOT are judged."""
+        return self.rules.use_token_latencies and self.scenario != "Offline"
 
 
 def judge_endpoints(directory: Path, rules: Benchmark, scenario: str, rules_round: Round) -> Verdict:
@@ -42,15 +77,8 @@ def judge_endpoints(directory: Path, rules: Benchmark, scenario: str, rules_roun
         MeasureError: There are no results, or not of a run that ended.
     """
     results = read_results(directory)
-    latencies = _latencies(results, rules, scenario)
-    reasons = [
-        *_client(rules, rules_round),
-        *_failures(results),
-        *_seeds(results, rules_round),
-        *_settings(results, rules, scenario),
-        *_duration(results, rules),
-        *_constraints(results, rules, scenario),
-    ]
+    asked = Asked.by_rules(rules, scenario, rules_round)
+    reasons = results_reasons(results, asked)
     mean = figure(results.measured("output_sequence_lengths", "avg"))
     return Verdict(
         verdict="INVALID" if reasons else "VALID",
@@ -66,8 +94,20 @@ def judge_endpoints(directory: Path, rules: Benchmark, scenario: str, rules_roun
         requests=results.issued,
         failed_requests=results.failed,
         duration_s=results.duration_s,
-        latency_p99_ms=latencies,
+        latency_p99_ms=known_latencies(results, asked),
     )
+
+
+def results_reasons(results: EndpointsResults, asked: Asked) -> list[Reason]:
+    """Why what endpoints wrote is not VALID, from its two files alone."""
+    return [
+        *_client(asked.rules, asked.rules_round),
+        *_failures(results),
+        *_seeds(results, asked.rules_round),
+        *_settings(results, asked),
+        *_duration(results, asked),
+        *_constraints(results, asked),
+    ]
 
 
 def _client(rules: Benchmark, rules_round: Round) -> list[Reason]:
@@ -100,36 +140,40 @@ def _seeds(results: EndpointsResults, rules_round: Round) -> list[Reason]:
     return reasons
 
 
-def _settings(results: EndpointsResults, rules: Benchmark, scenario: str) -> list[Reason]:
+def _settings(results: EndpointsResults, asked: Asked) -> list[Reason]:
     reasons = []
     pattern = results.setting("settings", "load_pattern", "type")
-    if pattern != _PATTERNS[scenario]:
+    if pattern != _PATTERNS[asked.scenario]:
         action = "judge it by its own scenario (--scenario), or run again"
-        reasons.append(Reason("setting load_pattern.type", _PATTERNS[scenario], str(pattern), action))
+        reasons.append(Reason("setting load_pattern.type", _PATTERNS[asked.scenario], str(pattern), action))
     least_ms = results.setting("settings", "runtime", "min_duration_ms")
-    if not isinstance(least_ms, int | float) or not least_ms >= rules.min_duration_ms:
-        wanted = f"{rules.min_duration_ms} or more"
+    if not isinstance(least_ms, int | float) or not least_ms >= asked.min_duration_ms:
+        wanted = f"{asked.min_duration_ms} or more"
         reasons.append(Reason("setting min_duration_ms", wanted, str(least_ms), "write it, and run again"))
-    if scenario == "Offline" and results.issued < rules.offline_min_samples:
-        wanted = f"{rules.offline_min_samples} or more"
+    if results.issued < asked.least_samples:
+        wanted = f"{asked.least_samples} or more"
         reasons.append(Reason("samples", wanted, str(results.issued), "write n_samples_to_issue, and run again"))
     streaming = results.setting("model_params", "streaming")
-    if rules.use_token_latencies and scenario != "Offline" and streaming not in ("on", True):
+    if asked.by_token and streaming not in ("on", True):
         action = "write model_params: {streaming: on}: TTFT and TPOT are measured from the stream"
         reasons.append(Reason("setting streaming", "on", str(streaming), action))
     return reasons
 
 
-def _duration(results: EndpointsResults, rules: Benchmark) -> list[Reason]:
-    wanted_s = rules.min_duration_ms / 1000
+def _duration(results: EndpointsResults, asked: Asked) -> list[Reason]:
+    wanted_s = asked.min_duration_ms / 1000
     if results.duration_s >= wanted_s:
         return []
-    return [Reason("duration", f"{wanted_s:g} s or more", f"{results.duration_s:.3f} s", "run for longer")]
+    action = "run for longer"
+    if asked.scenario == "Offline":
+        rate = math.ceil(10 * results.issued / results.duration_s) / 10
+        action = f"set target_qps to about {rate:g}: endpoints plans an Offline run by it"
+    return [Reason("duration", f"{wanted_s:g} s or more", f"{results.duration_s:.3f} s", action)]
 
 
-def _constraints(results: EndpointsResults, rules: Benchmark, scenario: str) -> list[Reason]:
+def _constraints(results: EndpointsResults, asked: Asked) -> list[Reason]:
     """The early-stopping percentile of each constraint is there, and within the limit."""
-    limits = rules.limits[scenario]
+    limits = asked.limits
     percent = f"p{limits.percentile * 100:g}"
     need = minimum_queries(1, limits.percentile)
     reasons = []
@@ -143,7 +187,7 @@ def _constraints(results: EndpointsResults, rules: Benchmark, scenario: str) -> 
             action = "run for longer, or at a higher target_qps"
             wanted = f"{need} with none over (endpoints' rule: one over is counted)"
             reasons.append(Reason(f"too few queries for {percent}", wanted, str(results.issued), action))
-        elif (worst := max(stopped, plain or 0.0)) > limit_ms or (rules.use_token_latencies and worst >= limit_ms):
+        elif (worst := max(stopped, plain or 0.0)) > limit_ms or (asked.by_token and worst >= limit_ms):
             shown = "" if plain is None else f", plain {percent} {plain:.1f} ms"
             action = "lower target_qps, or give the role that limits it more GPUs"
             if plain is not None and plain < limit_ms:
@@ -153,9 +197,9 @@ def _constraints(results: EndpointsResults, rules: Benchmark, scenario: str) -> 
     return list(dict.fromkeys(reasons))
 
 
-def _latencies(results: EndpointsResults, rules: Benchmark, scenario: str) -> dict[str, ConstraintLatency]:
+def known_latencies(results: EndpointsResults, asked: Asked) -> dict[str, ConstraintLatency]:
     """What the summary says of each constraint; the number over the limit is a bound from its percentiles."""
-    limits = rules.limits[scenario]
+    limits = asked.limits
     found = {}
     for name, limit_ms in limits.by_constraint.items():
         known = results.percentiles(name)
@@ -164,7 +208,7 @@ def _latencies(results: EndpointsResults, rules: Benchmark, scenario: str) -> di
             continue
         count = bounded(known, limit_ms, limits.percentile)
         found[name] = ConstraintLatency(
-            plain=plain,
+            plain=results.percentile_ms(name, PERCENTILE) or plain,
             at_percentile=plain,
             early_stopping=results.percentile_ms(name, limits.percentile, early_stopping=True),
             limit=limit_ms,

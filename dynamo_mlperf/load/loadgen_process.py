@@ -25,17 +25,17 @@ import mlperf_loadgen as loadgen
 from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, MeasureError
 from dynamo_mlperf.files import write_atomic, write_json
 from dynamo_mlperf.load.account import Account
+from dynamo_mlperf.load.audit import AUDIT_CONFIG
 from dynamo_mlperf.load.channel import Event, Kind
 from dynamo_mlperf.load.health import client_limit
 from dynamo_mlperf.load.limits import Limits, check_limits, read_limits
-from dynamo_mlperf.load.logs import DETAIL, generated_queries
+from dynamo_mlperf.load.logs import DETAIL, audit_notice, generated_queries
 from dynamo_mlperf.load.requests import RequestsFile
 from dynamo_mlperf.load.spec import MeasureSpec, read_spec
 from dynamo_mlperf.load.user_conf import expected_queries, parse_user_conf, user_conf
 from dynamo_mlperf.load.workers import Worker, Workers
 from dynamo_mlperf.process.signals import StopFlag
 
-AUDIT_CONFIG = "audit.config"
 _EMBEDDED_THEN_USER_CONF = 1
 _POLL_S = 0.2
 _PROGRESS_S = 1.0
@@ -57,6 +57,8 @@ class Test:
         self._stop = stop
         self._account = Account(spec.settings)
         self._offline = spec.settings.loadgen_scenario == "Offline"
+        logs_answers = spec.settings.mode == "accuracy" or spec.audit_config
+        self._logs_tokens = logs_answers and spec.settings.use_token_latencies
         self._next = 0  # Offline: the first query that still waits for its turn
         self._nothing = array("B", bytes(8))
         self._started_ns = 0
@@ -158,6 +160,9 @@ class Test:
             if event.kind not in (Kind.DONE, Kind.FAILED):
                 continue
             failed = event.kind == Kind.FAILED
+            if failed and self._logs_tokens and not event.first_ns:
+                # LoadGen (6.0.17) crashes where it logs the answer of a query that never had a first token.
+                firsts.append(loadgen.QuerySampleResponse(ids[event.order], nothing, 1))
             worker.ended += 1
             self._account.end(event, event.tail.decode("utf-8", "replace") if failed else "")
             text = array("B", b"" if failed else event.tail)
@@ -190,12 +195,19 @@ class Test:
                 self._account.note_in_flight()
                 self._write_progress()
         except OSError as error:
-            self._problem = f"progress.json cannot be written: {error}"
-            self._finished.set()
-            self._workers.wake()
+            self._give_up(f"progress.json cannot be written: {error}")
+
+    def _give_up(self, problem: str) -> None:
+        self._problem = problem
+        self._finished.set()
+        self._workers.wake()
 
     def _write_progress(self) -> None:
-        self._planned = self._planned or generated_queries(self._spec.out_dir / DETAIL)
+        detail = self._spec.out_dir / DETAIL
+        if self._planned is None:
+            self._planned = generated_queries(detail)
+            if self._planned is not None and self._spec.audit_config and not audit_notice(detail):
+                self._give_up(f"audit file not picked up: {detail} says nothing of {Path(AUDIT_CONFIG).resolve()}")
         expected = self._planned or expected_queries(self._settings)
         progress = self._account.progress(self._started_ns, time.monotonic_ns(), expected)
         write_json(self._spec.out_dir / "progress.json", progress, durable=False)
@@ -258,8 +270,11 @@ def prepare(spec: MeasureSpec) -> Limits:
         raise MeasureError(
             f"{audit} would change the settings of this run", "remove it, or start the run in another directory"
         )
-    if spec.audit_config and not audit.exists():
-        raise MeasureError(f"{audit} is missing, and this compliance run needs it", "put the audit file there")
+    if spec.audit_config and not audit.is_file():
+        raise MeasureError(
+            f"audit file not picked up: {audit} is no file, and this compliance run needs it",
+            "put the audit file there",
+        )
     spec.out_dir.mkdir(parents=True, exist_ok=True)
     left = sorted([*spec.out_dir.glob("mlperf_log_*"), *spec.out_dir.glob("queries.csv")])
     if left:

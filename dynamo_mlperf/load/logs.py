@@ -24,6 +24,7 @@ _GENERATED = re.compile(rb'"key": "(generated_query_count|generated_samples_per_
 _SUMMARY_FAULT = re.compile(r"^Result is : (?!VALID\b).*|^\d+ ERRORS? encountered.*", re.MULTILINE)
 _ONCE = ("effective_", "result_", "generated_")
 """How keys begin that one test logs once."""
+_AUDIT_NOTICE = "Audit Config file"
 _UNUSABLE = frozenset({"result_token_throughput"})
 
 
@@ -85,7 +86,7 @@ class LoadgenLog:
     @property
     def audit_config_applied(self) -> bool:
         """Whether LoadGen says that an `audit.config` changed its settings."""
-        return any("Audit Config file" in warning for warning in self.warnings)
+        return any(_AUDIT_NOTICE in warning for warning in self.warnings)
 
 
 def read_logs(directory: Path) -> LoadgenLog:
@@ -175,3 +176,11 @@ def generated_queries(path: Path) -> int | None:
     if len(found) < 2:  # noqa: PLR2004 - queries, and samples in each
         return None
     return int(found[b"generated_query_count"]) * int(found[b"generated_samples_per_query"])
+
+
+def audit_notice(path: Path) -> bool:
+    """Whether a log that may still be growing says that an `audit.config` changed the settings."""
+    try:
+        return _AUDIT_NOTICE.encode() in path.read_bytes()
+    except OSError:
+        return False

@@ -130,4 +130,7 @@ def read_client(path: Path) -> dict[str, Any]:
         raise MeasureError(f"{path} cannot be read: {error}", "run the measurement again") from error
     if not isinstance(value, dict) or not set(value) >= _CLIENT_KEYS:
         raise MeasureError(f"{path} is no client account", "run the measurement again")
+    roles = {process.get("role") for process in value["processes"] if isinstance(process, dict)}
+    if "http" not in roles:
+        raise MeasureError(f"{path} names no client process, and something sent the requests", "run it again")
     return value

@@ -48,6 +48,8 @@ _MARK = re.compile(rb"fault=([a-z0-9-]+)")
 _CUE = re.compile(rb"cue:([a-z0-9_=.,]+)")
 _SAMPLE = re.compile(rb"sample (\d+)")
 _LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
+_STREAMS = re.compile(rb'"stream": ?true')
+_CLOSES = re.compile(rb"(?i)\r\nconnection: *close\r\n")
 _NS_PER_MS = 1_000_000
 _TOKENS_BEFORE_FAULT = 3
 _STALL_AFTER = 3
@@ -177,6 +179,7 @@ class _Stream:
         "tokens",
         "tpot_ns",
         "ttft_ns",
+        "whole",
         "with_ids",
     )
 
@@ -193,6 +196,7 @@ class _Stream:
         self.tpot_ns = int(script.tpot_ms * pace * _NS_PER_MS)
         self.stall_ns = int(script.stall_ms * _NS_PER_MS)
         self.with_ids = False
+        self.whole = False
 
     def due_ns(self, token: int) -> int:
         """When that token is to be sent, not before: a first token that was late delays all others."""
@@ -212,7 +216,7 @@ class _Stream:
 class _Connection:
     """One client connection: what came in, and what the socket did not take yet."""
 
-    __slots__ = ("answered", "buffer", "need", "open", "socket", "stream", "unsent")
+    __slots__ = ("answered", "buffer", "closes", "need", "open", "socket", "stream", "unsent")
 
     def __init__(self, client: socket.socket) -> None:
         self.socket = client
@@ -222,6 +226,7 @@ class _Connection:
         self.stream: _Stream | None = None
         self.unsent = b""
         self.open = True
+        self.closes = False
 
 
 class _Server:
@@ -229,6 +234,7 @@ class _Server:
 
     def __init__(self, script: Script, port: int = 0) -> None:
         self.script = script
+        self.model = "m"
         self.stats = Stats()
         self.truth = Truth()
         self.stopping = False
@@ -343,7 +349,10 @@ class _Server:
         if request.startswith(b"GET "):
             told: dict[bytes, object] = {b"/stats": asdict(self.stats), b"/truth": self.truth.to_json()}
             path = bytes(request[4 : request.find(b" ", 4)])
-            self._send(connection, _plain(b"200 OK", told.get(path, {"object": "list", "data": [{"id": "m"}]})))
+            models = {"object": "list", "data": [{"id": self.model}]}
+            self._send(connection, _plain(b"200 OK", told.get(path, models)))
+            if _CLOSES.search(request) is not None:
+                self._lose(connection)
             return
         stats = self.stats
         number = stats.requests
@@ -351,12 +360,19 @@ class _Server:
         stats.in_flight += 1
         stats.peak_in_flight = max(stats.peak_in_flight, stats.in_flight)
         fault, script = self._cued(request, str(number))
-        stream = _Stream(connection, script, fault, time.monotonic_ns())
+        stream = self._stream_of(connection, request, script, fault)
+        stream.whole = _STREAMS.search(request) is None
         connection.stream = stream
+        connection.closes = _CLOSES.search(request, 0, _SAMPLE_WITHIN_BYTES) is not None
+        self._begin(stream)
+
+    def _stream_of(self, connection: _Connection, request: bytes | bytearray, script: Script, fault: str) -> _Stream:
+        """The answer to a request, not begun."""
+        stream = _Stream(connection, script, fault, time.monotonic_ns())
         if (mark := _SAMPLE.search(request, 0, _SAMPLE_WITHIN_BYTES)) is not None:
             stream.sample = int(mark.group(1))
         stream.with_ids = b'"completion_token_ids"' in request
-        self._begin(stream)
+        return stream
 
     def _cued(self, request: bytes | bytearray, number: str) -> tuple[str, Script]:
         faults, script = self.script.faults, self.script
@@ -384,9 +400,9 @@ class _Server:
             self._send(connection, _BEGIN + _FINISH + usage + _DONE + _END)
             self._end(stream)
         elif stream.ttft_ns == 0:
-            self._advance(stream, stream.arrived_ns, _BEGIN)
+            self._advance(stream, stream.arrived_ns, b"" if stream.whole else _BEGIN)
         else:
-            self._send(connection, _BEGIN)
+            self._send(connection, b"" if stream.whole else _BEGIN)
             self._wait_for(stream)
 
     def _wait_for(self, stream: _Stream) -> None:
@@ -414,6 +430,9 @@ class _Server:
     def _advance(self, stream: _Stream, now_ns: int, before: bytes) -> None:
         """Send the tokens that are due, and the end after the last."""
         count = stream.due_count(now_ns)
+        if stream.whole:
+            self._advance_whole(stream, count, now_ns)
+            return
         if stream.fault in ("drop", "error", "error-event") and count >= _TOKENS_BEFORE_FAULT:
             self._break_off(stream, before)
             return
@@ -423,13 +442,35 @@ class _Server:
             self._send(stream.connection, data)
             self._wait_for(stream)
             return
-        usage = self._usage
-        if stream.tokens != self.script.tokens:
-            usage = _chunk(_usage(self.script.prompt_tokens, stream.tokens))
         done = b"" if stream.fault == "no-done" else _DONE
-        self._send(stream.connection, data + _FINISH + usage + done + (b"" if stream.fault == "no-end" else _END))
+        self._send(
+            stream.connection,
+            data + _FINISH + self._usage_of(stream) + done + (b"" if stream.fault == "no-end" else _END),
+        )
         self.truth.add(stream, now_ns)
         self._end(stream)
+
+    def _advance_whole(self, stream: _Stream, count: int, now_ns: int) -> None:
+        """An answer in one piece, for who did not ask for a stream, once its last token is due."""
+        stream.sent = count
+        if count < stream.tokens:
+            self._wait_for(stream)
+            return
+        message = {"role": "assistant", "content": self._text(stream)}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+        frame = {"id": "chatcmpl-0a1b2c3d4e5f", "object": "chat.completion", "created": 1790000000, "model": self.model}
+        self._send(stream.connection, _plain(b"200 OK", {**frame, "choices": [choice]}))
+        self.truth.add(stream, now_ns)
+        self._end(stream)
+
+    def _text(self, stream: _Stream) -> str:
+        """The text of an answer in one piece."""
+        return "ü€ " * stream.tokens
+
+    def _usage_of(self, stream: _Stream) -> bytes:
+        if stream.tokens == self.script.tokens:
+            return self._usage
+        return _chunk(_usage(self.script.prompt_tokens, stream.tokens))
 
     def _tokens(self, stream: _Stream, count: int) -> bytes:
         if stream.fault == "silent":
@@ -455,7 +496,7 @@ class _Server:
         connection.answered += 1
         self.stats.in_flight -= 1
         self.stats.answers += 1
-        if connection.answered == self.script.close_idle_after:
+        if connection.answered == self.script.close_idle_after or connection.closes:
             self._lose(connection)
 
 

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -50,7 +51,11 @@ def main() -> None:
         time.sleep(options.pace)
     allowed = issued * (1 - 0.99) - 2.3 * math.sqrt(issued * 0.0099)
     done = {"done": True, "valid": over <= allowed + 1 and not options.refuse, "n": issued, "over_limit": counts}
+    if fault == "few":
+        done["n"] = 200
     print(json.dumps({**done, "percentiles": {"p99": 1.0}, "seconds": options.duration_s}), flush=True)
+    if fault == "exits":
+        sys.exit(3)
 
 
 def _share(options: argparse.Namespace) -> float:
@@ -71,6 +76,13 @@ def _misbehave_at_once(fault: str | None) -> None:
 
 
 def _misbehave_later(fault: str | None) -> None:
+    if fault == "detached":  # a server in a session of its own that a probe forgets
+        forgotten = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        Path(os.environ["FORGOTTEN"]).write_text(str(forgotten.pid))
+    if fault == "more":
+        print('{"t_s": 11, "issued": 500, "completed": 501, "over_limit": {"latency": 0}}', flush=True)
+    if fault == "over":
+        print('{"t_s": 11, "issued": 500, "completed": 400, "over_limit": {"latency": 401}}', flush=True)
     if fault == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "quits":

@@ -151,3 +151,18 @@ def test_spoiled_file_is_refused(tmp_path: Path, spoil: str) -> None:
     (tmp_path / "queries.csv").write_text(spoiled)
     with pytest.raises(MeasureError, match=r"queries.csv is (cut or )?garbled"):
         read_queries(tmp_path / "queries.csv")
+
+
+def test_progress_counts_each_constraint_and_tells_late_failures_apart() -> None:
+    """A request that failed after its limit is over it, as an answer then would be; one that failed at once is not."""
+    account = Account(TOKENS)
+    for order in range(4):
+        account.issue(order, order, 0)
+        account.issued_ns[order] = 100 * MS
+    account.end(done(0, 100, 2500, 2600, tokens=20))  # TTFT 2400 of 2000 ms
+    account.end(done(1, 100, 200, 2200, tokens=20))  # TPOT 105 of 15 ms
+    account.end(Event(Kind.FAILED, 2, 0, 0, 150 * MS), "HTTP 500")
+    account.end(Event(Kind.FAILED, 3, 0, 0, 9000 * MS), "no end within 8 s of issue")
+    progress = account.progress(0, 9100 * MS, 100)
+    assert progress["over"] == {"ttft": 2, "tpot": 1}
+    assert (progress["failed"], progress["failed_late"], progress["first_failure"]) == (2, 1, "HTTP 500")

@@ -232,6 +232,12 @@ def _unreduced(root: Path) -> None:
     topology.write_text(topology.read_text().replace("reduced: {samples: 64}\n", ""))
 
 
+def _engine(root: Path, engine: str, started: str) -> None:
+    topology = root / "topology.yaml"
+    topology.write_text(topology.read_text().replace("engine: vllm", f"engine: {engine}"))
+    (root / "commands.jsonl").write_text(json.dumps({"argv": ["nice", "python", "-m", started]}) + "\n")
+
+
 def _other_sample(root: Path) -> None:
     lines = (root / "loadgen" / "queries.csv").read_text().splitlines()
     lines[5] = ",".join([lines[5].split(",")[0], str(5 * 10**9), *lines[5].split(",")[2:]])
@@ -245,6 +251,7 @@ INVALID: dict[str, tuple[Callable[[Path], object], str]] = {
         "proof of disaggregation",
     ),
     "class": (_unreduced, "class of the result: wanted settings of the rules, got lowered: min_duration_ms"),
+    "engine": (lambda root: _engine(root, "mocker", "dynamo.vllm"), "class of the result: wanted reduced, as the run"),
     "reasons lost": (
         lambda root: (root / "verdict.json").write_text('{"verdict": "INVALID", "reasons": []}'),
         "verdict of the run itself",
@@ -273,12 +280,20 @@ def test_a_query_without_an_end_is_no_measurement(ours: Path, end: str) -> None:
     assert judge_directory(ours).verdict == "FAILED"
 
 
+@pytest.mark.loadgen
+@pytest.mark.parametrize("left", [[], [{"name": "loadgen", "role": "loadgen", "cpu_s": 1.0}], ["http"]])
+def test_an_account_without_a_client_process_is_none(ours: Path, left: list[object]) -> None:
+    _edit(ours / "loadgen" / "client.json", lambda it: it.update(processes=left))
+    assert judge_directory(ours).verdict == "FAILED"
+
+
 def _pipe(root: Path) -> None:
     (root / "loadgen" / "queries.csv").unlink()
     os.mkfifo(root / "loadgen" / "queries.csv")
 
 
 NOTHING: dict[str, Callable[[Path], object]] = {
+    "another engine": lambda root: _engine(root, "vllm", "dynamo.mocker"),
     "no settings": lambda root: (root / "measure.json").unlink(),
     "no topology": lambda root: (root / "topology.yaml").unlink(),
     "cut settings": lambda root: (root / "measure.json").write_text("{"),

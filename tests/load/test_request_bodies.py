@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.load.bodies import chat_body
 from dynamo_mlperf.load.requests import RequestsFile, StoredBodies, write_requests
@@ -26,6 +27,15 @@ def test_chat_body_streams_with_usage_and_leaves_sampling_to_the_model() -> None
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+
+
+def test_reasoning_effort_goes_to_the_chat_template_as_the_reference_sets_it() -> None:
+    rules = benchmark("gpt-oss-120b")
+    efforts = {"performance": "low", "accuracy": "high", "TEST07": "high", "TEST09": "low"}
+    assert dict(rules.reasoning_effort) == efforts
+    body = json.loads(chat_body("served", [], 150, effort=rules.reasoning_effort["accuracy"]))
+    assert body["chat_template_kwargs"] == {"reasoning_effort": "high"}
+    assert not benchmark("deepseek-r1").reasoning_effort
 
 
 @given(bodies=st.lists(st.binary(max_size=200), min_size=1, max_size=20).filter(any))
