@@ -1,0 +1,83 @@
+"""What all runs of one submission share: code, versions, nodes, and the deployment of each result's tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.process.checkout import DIRTY
+from dynamo_mlperf.submission.finding import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dynamo_mlperf.submission.records import Run
+    from dynamo_mlperf.submission.results import Result
+
+_SHOWN = 5
+_OURS = ("dynamo_mlperf", "commit")
+_OF_THE_TEST = frozenset({"measure", "search", "sweep", "reduced", "timeouts", "name", "schema"})
+"""Keys of a topology file that say what is measured, not how it is served."""
+
+
+def runs_of(results: Sequence[Result]) -> list[Run]:
+    """Every run of these results, each once."""
+    return list({run.root: run for result in results for run in result.runs}.values())
+
+
+def shared_findings(results: Sequence[Result], *, rehearsal: bool) -> list[Finding]:
+    """Where runs differ that must not, and code that nobody else can have."""
+    runs = runs_of(results)
+    findings = [*_versions(runs), *(finding for result in results for finding in _deployment(result))]
+    if not rehearsal:
+        findings += [
+            Finding(
+                run.name, "commit of dynamo_mlperf", "a commit that others can have", run.commit, "commit, run again"
+            )
+            for run in runs
+            if run.commit.endswith(DIRTY)
+        ]
+    return findings
+
+
+def _versions(runs: Sequence[Run]) -> list[Finding]:
+    """One commit and one set of versions for all, the first run's; only what both have (a client, say) can differ."""
+    first, *others = runs
+    findings = []
+    for run in others:
+        keys = {*_OURS, *(first.versions.keys() & run.versions.keys())}
+        differ = [key for key in keys if first.versions.get(key) != run.versions.get(key)]
+        if not differ:
+            continue
+        shown = [
+            f"{key} {_version(run, key)} ({_version(first, key)} there)"
+            for key in sorted(differ, key=lambda key: (key not in _OURS, key))[:_SHOWN]
+        ]
+        more = f" and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
+        action = "run all of them with one environment, or package them as systems of their own"
+        got = f"{', '.join(shown)}{more}"
+        findings.append(Finding(run.name, "commit and versions", f"those of {first.name}", got, action))
+    return findings
+
+
+def _version(run: Run, key: str) -> str:
+    return str(run.versions.get(key) or "none")
+
+
+def _deployment(result: Result) -> list[Finding]:
+    """A result's tests ran on one deployment: the same file but for what it measures."""
+    first, *others = result.runs
+    findings = []
+    for run in others:
+        mine, theirs = _served(first), _served(run)
+        differ = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
+        if differ:
+            got = "; ".join(f"{key}: {theirs.get(key)!r}, not {mine.get(key)!r}" for key in differ[:_SHOWN])
+            action = "run performance, accuracy and compliance by one topology file"
+            findings.append(Finding(run.name, f"deployment of {result.name}", f"that of {first.name}", got, action))
+    return findings
+
+
+def _served(run: Run) -> dict[str, Any]:
+    if run.topology:
+        return {key: value for key, value in run.topology.items() if key not in _OF_THE_TEST}
+    return {f"endpoint {key}": value for key, value in run.endpoint.items()}

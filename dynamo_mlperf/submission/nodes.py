@@ -1,0 +1,80 @@
+"""What runs recorded of their nodes: how many, with how many accelerators, and what each is made of."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.submission.records import read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dynamo_mlperf.submission.records import Run
+
+
+@dataclass(frozen=True)
+class NodesSeen:
+    """The nodes of one run.
+
+    Attributes:
+        run: Whose.
+        held: Accelerators of each node by its position, as planned; empty where there is no plan.
+        used: Those of them that a worker had.
+        facts: What every node recorded of itself alike.
+        differing: Names of the facts in which the nodes differ.
+    """
+
+    run: str
+    held: tuple[int, ...]
+    used: tuple[int, ...]
+    facts: dict[str, Any]
+    differing: tuple[str, ...] = ()
+
+    @property
+    def uneven(self) -> bool:
+        """Whether one number of accelerators per node does not describe them: some differ, or some sit idle."""
+        with_workers = [count for count in self.used if count]
+        return len(set(self.held)) > 1 or len(set(with_workers)) > 1
+
+    def total(self) -> str:
+        """The accelerators for people, node by node."""
+        places = ", ".join(f"{count} on node {position}" for position, count in enumerate(self.used))
+        held = f"; the nodes hold {sum(self.held)}" if sum(self.held) != sum(self.used) else ""
+        return f"{sum(self.used)} accelerators in use: {places}{held}"
+
+
+def nodes_of(run: Run) -> NodesSeen:
+    """What `run` recorded of its nodes.
+
+    Raises:
+        ConfigError: Its records cannot be read.
+    """
+    nodes = run.plan.get("nodes") or []
+    held = [int(node["gpus"]) for node in nodes]
+    used = [0] * len(held)
+    for worker in run.plan.get("workers") or []:
+        for rank in worker["ranks"]:
+            used[int(rank["node"])] += 1
+    facts, differing = _alike(list(_hardware(run)))
+    return NodesSeen(run.name, tuple(held), tuple(used), facts, differing)
+
+
+def _hardware(run: Run) -> Iterator[dict[str, Any]]:
+    """Each node's own account: the node checks of a local run, the agents' first words in a Slurm job."""
+    for path in sorted((run.root / "logs").glob("check-*.json")):
+        yield read_record(path).get("hardware") or {}
+    for path in sorted((run.root / "logs").glob("node-*.jsonl")):
+        with path.open() as source:
+            line = source.readline()
+        try:
+            yield json.loads(line)["facts"].get("hardware") or {}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+
+
+def _alike(accounts: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    names = {name for account in accounts for name in account}
+    same = {name for name in names if all(account.get(name) == accounts[0].get(name) for account in accounts)}
+    return {name: accounts[0][name] for name in sorted(same)}, tuple(sorted(names - same))
