@@ -7,15 +7,17 @@ TOPOLOGY ?= topologies/demo.yaml
 REQUIRE ?=
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check setup assets lint types bench-peers bench-client proof-server scale bench-slurm bench-staging clean
+.PHONY: help demo sweep-demo test check setup assets lint types bench-peers bench-client proof-server proof-submission scale bench-slurm bench-staging clean
 
 help:
 	@echo "make demo    set up, then serve, measure and judge topologies/demo.yaml on this machine"
+	@echo "make sweep-demo  two splits of real engines on the CPU, 1P1D and 1P2D, and which is better (some minutes)"
 	@echo "make test    set up, then run the tests (skips what this machine cannot run, and says why)"
 	@echo "make check   lint, types, tests: what CI runs"
 	@echo "make setup   only the environment in .venv;  make assets: the tiny model and data set in assets/"
 	@echo "make bench-client   what load clients cost, side by side (after make bench-peers: with endpoints and AIPerf)"
 	@echo "make proof-server   a full 600 s Server run of llama2-70b's shape against the oracle (idle machine)"
+	@echo "make proof-submission   nine cells of three benchmarks at official settings against an oracle (30 minutes)"
 	@echo "make scale   22P28D on 18 and 512 replicas on 64 Slurm nodes, 10,000 requests each (root, Slurm; 15 minutes)"
 	@echo "make bench-staging   stage copy against cp, rsync and rclone; four nodes from one store (10 GB of disk)"
 	@echo "make bench-slurm    what the controller adds to a Slurm job, against a script by hand (root, Slurm)"
@@ -37,6 +39,10 @@ assets: setup
 
 demo: assets
 	@$(BIN)/dynamo-mlperf run $(TOPOLOGY)
+
+# Two splits of real engines on the CPU, one after another in one deployment; some minutes, never part of CI.
+sweep-demo: assets
+	@$(BIN)/dynamo-mlperf sweep topologies/demo-sweep.yaml
 
 test: assets
 	@$(BIN)/python -m pytest $(foreach name,$(REQUIRE),--require=$(name)) $(PYTEST_ARGS)
@@ -68,6 +74,11 @@ PROOF_DIR ?= runs/proof-server
 PROOF_QPS ?= 40
 proof-server: setup
 	@$(BIN)/python -m tests.performance.client_truth --official --qps $(PROOF_QPS) $(PROOF_DIR)
+
+# Performance, accuracy and compliance of three benchmarks by real LoadGen at official settings; goes on where it was cut.
+PROOF_SUBMISSION ?= runs/proof-submission
+proof-submission: setup
+	@$(BIN)/python -m tests.performance.submission $(PROOF_SUBMISSION) $(BENCH_ARGS)
 
 # Simulated workers on a Slurm of this machine's own (slurm/devcluster): needs root and Slurm's programs.
 scale: setup

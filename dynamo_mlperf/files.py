@@ -110,6 +110,11 @@ class RunPaths:
         return self.root / "topology.yaml"
 
     @property
+    def endpoint(self) -> Path:
+        """Where a run of the verb `measure` was made, in place of a topology file."""
+        return self.root / "endpoint.json"
+
+    @property
     def plan(self) -> Path:
         """The plan, with the hostnames that the job bound to its node positions."""
         return self.root / "plan.json"

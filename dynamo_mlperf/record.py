@@ -21,6 +21,9 @@ ResultClass = Literal["official", "reduced", "rehearsal"]
 PHASES = ("check", "stage", "start", "ready", "canary", "warmup", "measure", "judge", "stop", "record")
 """The phases of a job in order; `events.jsonl` carries `phase_begin` and `phase_end` for each that ran."""
 
+SIDE_PHASES = ("accuracy", "compliance")
+"""Between judge and stop, in a job that was asked for those tests."""
+
 
 @dataclass(frozen=True)
 class Reason:
@@ -97,7 +100,8 @@ class Verdict:
     """The verdict of one run; `as_json` gives the keys of `run --json` and of `verdict.json`.
 
     `model` is the served model's name by the topology: a benchmark's rules also apply to a model that is not its own.
-    It is empty where nobody knows it.
+    It is empty where nobody knows it. `tests` has the verdicts of the run's accuracy and compliance tests by name; they
+    do not change that of the performance test, but the exit code.
     """
 
     verdict: VerdictName
@@ -117,6 +121,7 @@ class Verdict:
     transfer: TransferEvidence | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
+    tests: Mapping[str, VerdictName] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as plain JSON values.
@@ -145,6 +150,7 @@ class Verdict:
             "failed_transfers": moved.failed_transfers if moved else None,
             "disaggregation": asdict(moved) if moved else None,
             "client": dict(self.client),
+            "tests": dict(self.tests),
             "run_dir": self.run_dir,
         }
 

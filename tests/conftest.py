@@ -51,8 +51,21 @@ def _missing_mount() -> str:
     return "" if os.geteuid() == 0 and shutil.which("mount") else "needs root and mount(8) for a small file system"
 
 
+def _missing_endpoints() -> str:
+    """MLCommons endpoints needs another Python, so it lives in an environment of its own."""
+    python = os.environ.get("ENDPOINTS_PYTHON", "")
+    return "" if Path(python).is_file() else "ENDPOINTS_PYTHON names no Python that has it (docs/endpoints.md)"
+
+
 def _missing_compiler() -> str:
     return "" if shutil.which("cc") else "no C compiler (cc)"
+
+
+def _missing_checker() -> str:
+    """The official checker is a checkout, not a package."""
+    name = "DYNAMO_MLPERF_CHECKER"
+    program = Path(os.environ.get(name, "")) / "tools/submission/submission_checker/main.py"
+    return "" if program.is_file() else f"{name} names no checkout of mlcommons/inference (README, Submitting)"
 
 
 CAPABILITIES: dict[str, Callable[[], str]] = {
@@ -63,8 +76,8 @@ CAPABILITIES: dict[str, Callable[[], str]] = {
     "mount": _missing_mount,
     "compiler": _missing_compiler,
     "gpu": _missing_gpu,
-    "endpoints": lambda: _missing_modules("inference_endpoint"),
-    "checker": lambda: _missing_modules("inference"),
+    "endpoints": _missing_endpoints,
+    "checker": _missing_checker,
 }
 
 

@@ -18,8 +18,8 @@ LAYERS = (
     ("cli",),
 )
 PLACE = {name: (row, column) for row, names in enumerate(LAYERS) for column, name in enumerate(names)}
-ENGINE_SIDE = PACKAGE / "serving" / "cpu_startup"
-MODULES = sorted(path for path in PACKAGE.rglob("*.py") if ENGINE_SIDE not in path.parents)
+ENGINE_SIDE = {PACKAGE / "serving" / "cpu_startup", PACKAGE / "serving" / "replay"}
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not ENGINE_SIDE & set(path.parents))
 
 
 def unit_of(path: Path) -> str:

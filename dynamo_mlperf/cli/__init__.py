@@ -26,12 +26,20 @@ VERBS = {
     "logs": "Show what the processes of a run wrote, and follow it.",
     "cancel": "End a run, and say what is left of it.",
     "job": "Run a topology file inside a Slurm job: what the batch file's first line calls.",
-    "search": "Find the highest rate that holds, with an external program as the probe.",
+    "measure": "Run one test against an endpoint that is up already: performance, accuracy, compliance.",
+    "search": "Find the highest rate that holds: of a topology on this machine, or with any program as the probe.",
+    "rehearse": "Predict the rate of each split with simulated engines, before GPUs are booked.",
+    "sweep": "Measure several splits of one allocation, each at its highest rate, and name the best.",
+    "dataset": "Turn a published data set, as downloaded, into the form that runs read.",
+    "profile": "Make a timing profile for rehearsals: from runs, aiconfigurator, or a data sheet.",
     "stage": "Put weights on this node's disk, verified; write manifests.",
     "judge": "Judge a test from its directory alone: ours, any LoadGen's, endpoints'.",
+    "score": "Score the answers of an accuracy log against the floors of the rules.",
     "report": "Show a run, and write its HTML page.",
+    "package": "Make the tree of a submission from recorded runs.",
+    "check": "Check a submission tree: our gate, then the official checker.",
     "doctor": "Check this machine: what is there, what is missing, what to do.",
-    "schema": "Print every key of topology and site files.",
+    "schema": "Print every key of topology, site and system files.",
 }
 """Verb -> its line in `--help`; the module of the same name holds the rest."""
 

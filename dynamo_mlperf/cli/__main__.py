@@ -2,4 +2,5 @@
 
 from dynamo_mlperf.cli import main
 
-main()
+if __name__ == "__main__":  # processes that score answers import this module anew
+    main()

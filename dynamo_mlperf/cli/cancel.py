@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dynamo_mlperf.cli.numbers import SECONDS
+
 if TYPE_CHECKING:
     from dynamo_mlperf.slurm.runs import Run
 
@@ -30,7 +32,7 @@ class End:
 @click.command(name="cancel")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN|JOBID...")
 @click.option(
-    "--timeout", "timeout_s", type=float, default=WAIT_S, show_default=True, help="Seconds to wait for the end."
+    "--timeout", "timeout_s", type=SECONDS, default=WAIT_S, show_default=True, help="Seconds to wait for the end."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
 def command(runs: tuple[str, ...], timeout_s: float, *, as_json: bool) -> int:
@@ -52,21 +54,24 @@ def command(runs: tuple[str, ...], timeout_s: float, *, as_json: bool) -> int:
 
 
 def _end(run: Run, timeout_s: float) -> End:
-    state, left = _cancel_job(run.job_id, timeout_s) if run.job_id else _stop_controller(run, timeout_s)
+    state, left = _cancel_job(run, timeout_s) if run.job_id else _stop_controller(run, timeout_s)
     return End(run.name, run.job_id or None, state, left)
 
 
-def _cancel_job(job_id: str, timeout_s: float) -> tuple[str, list[str]]:
-    """Cancel the job by its id; its state then, and what is left of it.
+def _cancel_job(run: Run, timeout_s: float) -> tuple[str, list[str]]:
+    """Cancel the run's job by its id; its state then, and what is left of it.
 
     Raises:
         SetupError: Slurm does not answer, or refuses.
     """
     from dynamo_mlperf.errors import SetupError
     from dynamo_mlperf.slurm.jobs import query_jobs, running_steps, wait_until_ended
+    from dynamo_mlperf.slurm.outcome import CANCELLED, outcome_of
     from dynamo_mlperf.slurm.programs import ask
     from dynamo_mlperf.slurm.refusal import slurm_words
+    from dynamo_mlperf.slurm.runs import read_run
 
+    job_id = run.job_id
     before = query_jobs([job_id])[job_id]
     if before.ended:
         return f"had ended already: {before.state}", []
@@ -78,18 +83,20 @@ def _cancel_job(job_id: str, timeout_s: float) -> tuple[str, list[str]]:
     left = [f"step {step}" for step in running_steps(job_id)]
     if not after.ended and not left:
         left = [f"job {job_id}, {after.state} after {timeout_s:g} s"]
-    return after.state, left
+    # A controller that ends in time ends by itself, and Slurm may then call the job FAILED.
+    cancelled = after.ended and outcome_of(read_run(run.root, run.submitted), after).word == CANCELLED
+    return CANCELLED if cancelled else after.state, left
 
 
 def _stop_controller(run: Run, timeout_s: float) -> tuple[str, list[str]]:
     """SIGTERM to the controller of a run on this machine; its state then, and what is left."""
     from dynamo_mlperf.errors import SetupError
     from dynamo_mlperf.process.machine import controller_of, terminate
+    from dynamo_mlperf.slurm.outcome import outcome_of
     from dynamo_mlperf.slurm.runs import read_run
 
     if run.finished is not None:
-        verdict = run.verdict["verdict"] if run.verdict else "no verdict"
-        return f"had ended already: {verdict}", []
+        return f"had ended already: {outcome_of(run, None).word if run.verdict else 'no verdict'}", []
     pid = controller_of(run.run_id)
     if pid is None:
         return "had ended already: its controller is gone", []
@@ -104,4 +111,4 @@ def _stop_controller(run: Run, timeout_s: float) -> tuple[str, list[str]]:
     if controller_of(run.run_id) == pid:
         return "still running", [f"controller with pid {pid}, still stopping after {timeout_s:g} s"]
     after = read_run(run.root)
-    return f"ended: {after.verdict['verdict']}" if after.verdict else "ended without a verdict", []
+    return f"ended: {outcome_of(after, None).word}" if after.verdict else "ended without a verdict", []

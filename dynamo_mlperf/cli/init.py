@@ -10,7 +10,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXAMPLE_FOLDERS = ("topologies", "slurm/sites", "staging")
+EXAMPLE_FOLDERS = ("topologies", "slurm/sites", "slurm/systems", "staging")
+_BENCHMARKS = "benchmarks"
 TINY_MODEL = "tiny-qwen3-vl-moe"
 TINY_CATALOGUE = "tiny-product-catalogue"
 TINY_PROMPTS = "tiny-prompts"
@@ -66,7 +67,9 @@ def shipped_file(name: str) -> Path:
 def _examples() -> dict[str, Path]:
     """Example files by their path relative to the directory they are copied to."""
     root = _shipped_root()
-    found = (path for folder in EXAMPLE_FOLDERS for path in sorted((root / folder).glob("*.yaml")))
+    found = [path for folder in EXAMPLE_FOLDERS for path in sorted((root / folder).glob("*.yaml"))]
+    found += sorted((root / "slurm" / "systems").glob("*.md"))
+    found += sorted((root / _BENCHMARKS).rglob("README.md"))
     return {path.relative_to(root).as_posix(): path for path in found}
 
 

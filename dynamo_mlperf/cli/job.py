@@ -13,8 +13,11 @@ import click
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where to record the run. [default: runs/ID]")
 @click.option("--site", help="Site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
 @click.option("--nodes", type=int, help="Another node count than the file's; workers scale in proportion.")
+@click.option("--resume", metavar="RUN", help="Go on with the search or sweep of an interrupted run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
-def command(file: Path, run_dir: Path | None, site: str | None, nodes: int | None, *, as_json: bool) -> int:
+def command(
+    file: Path, run_dir: Path | None, site: str | None, *, nodes: int | None, resume: str | None, as_json: bool
+) -> int:
     """Run FILE on the nodes of the Slurm job that calls this; `sbatch FILE` does, by the file's first line.
 
     Relative paths resolve against the directory of submission. The batch job ends with this command's exit code.
@@ -34,5 +37,6 @@ def command(file: Path, run_dir: Path | None, site: str | None, nodes: int | Non
             run_id=lambda name: f"{name}-{job.job_id}",
             allocation=lambda _plan, site: SlurmAllocation(job, site),
             nodes=nodes,
+            resume=resume,
         )
     )

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 
 from dynamo_mlperf.cli.output import flush_stdout, quiet_stdout
 from dynamo_mlperf.cli.progress import TerminalProgress
+from dynamo_mlperf.cli.run_directory import run_directory
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.controller import JobRequest, run_job
+from dynamo_mlperf.job.endpoints_data import check_client
+from dynamo_mlperf.job.rate_search import predicted_qps
+from dynamo_mlperf.job.resuming import SEARCH_DIR, check_resume
+from dynamo_mlperf.job.sweep_start import sweep_start
 from dynamo_mlperf.job.weights import read_manifest
 from dynamo_mlperf.job.workload import check_workload
 from dynamo_mlperf.report.summary import print_summary
+from dynamo_mlperf.report.sweep import SWEEP_SUMMARY
 from dynamo_mlperf.report.terminal import near
 from dynamo_mlperf.serving.workers import check_launchable
-from dynamo_mlperf.site import load_site, refuse_unfilled
+from dynamo_mlperf.site import load_site, refuse_few_ports, refuse_unfilled
 from dynamo_mlperf.topology.capacity import scaled
 from dynamo_mlperf.topology.memory import memory_of
 from dynamo_mlperf.topology.plan import make_plan
 from dynamo_mlperf.topology.spec import load_topology
+from dynamo_mlperf.tuning.records import ANSWER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from dynamo_mlperf.process.allocation import Allocation
@@ -47,10 +54,18 @@ class Launch:
     run_id: Callable[[str], str]
     allocation: Callable[[Plan, Site], Allocation]
     nodes: int | None = None
+    blocks: Mapping[str, Mapping[str, object]] | None = None
+    resume: str | None = None
 
 
 def prepare(
-    file: Path, site: str | None, base_dir: Path, nodes: int | None = None, *, from_afar: bool = False
+    file: Path,
+    site: str | None,
+    base_dir: Path,
+    nodes: int | None = None,
+    *,
+    from_afar: bool = False,
+    blocks: Mapping[str, Mapping[str, object]] | None = None,
 ) -> tuple[Topology, Plan, Site]:
     """Read the file and plan it; all that can be refused before a job is refused here.
 
@@ -61,30 +76,64 @@ def prepare(
         ConfigError: The file, the site, the data set or the manifest cannot be used, or does not fit.
         SetupError: The LoadGen wheel is of another round.
     """
-    topology = load_topology(file)
+    topology = load_topology(file, blocks)
     topology = topology if nodes is None else scaled(topology, nodes)
-    plan = make_plan(topology)
+    plan = make_plan(topology) if topology.sweep is None else sweep_start(topology, base_dir)[1]
     check_launchable(topology, plan)
     memory_of(topology, base_dir)  # refuses what cannot load
     place = load_site(site or topology.site, base=base_dir)
-    if (unknown := check_workload(topology, base_dir, from_afar=from_afar)) is not None:
-        click.echo(f"{'note' if from_afar else 'warning'}: not checked: {unknown}", err=True)
+    refuse_few_ports(place, plan.ports_needed)
+    unknown = (
+        check_workload(topology, base_dir, from_afar=from_afar),
+        check_client(topology, place, from_afar=from_afar),
+    )
+    for what in filter(None, unknown):
+        click.echo(f"{'note' if from_afar else 'warning'}: not checked: {what}", err=True)
     if not from_afar:
         refuse_unfilled(site or topology.site, base_dir)
+        predicted_qps(topology, base_dir)  # refuses a prediction that cannot be read
         read_manifest(topology, base_dir)
     return topology, plan, place
 
 
+def resumable(run: str, topology: Topology, base_dir: Path) -> Path:
+    """The run directory whose search or sweep goes on.
+
+    Args:
+        run: Its path, its name, or its job's id.
+        topology: The file that goes on with it.
+        base_dir: What the file's paths are relative to.
+
+    Raises:
+        ConfigError: There is no such run, or its records are of something else.
+    """
+    place = run_directory(run).resolve()
+    check_resume(topology, base_dir, place)
+    return place
+
+
 def launch(call: Launch) -> int:
     """Run a topology file; everything that can be refused is refused before anything starts."""
-    topology, plan, site = prepare(call.file, call.site, call.base_dir, call.nodes)
+    origin, plan, site = prepare(call.file, call.site, call.base_dir, call.nodes, blocks=call.blocks)
+    resume = None if call.resume is None else resumable(call.resume, origin, call.base_dir)
+    topology, plan = (origin, plan) if origin.sweep is None else sweep_start(origin, call.base_dir, resume)
     run_id = call.run_id(topology.name)
     run_dir = (call.run_dir or call.base_dir / "runs" / run_id).resolve()
     if run_dir.exists():
         raise ConfigError(f"{run_dir} exists: results of two runs would mix", "name another --run-dir, or leave it out")
     progress = TerminalProgress()
     request = JobRequest(
-        call.file, topology, plan, site, call.base_dir, run_dir, run_id, call.allocation(plan, site), progress
+        call.file,
+        topology,
+        plan,
+        site,
+        call.base_dir,
+        run_dir,
+        run_id,
+        call.allocation(plan, site),
+        progress,
+        resume,
+        origin,
     )
     try:
         verdict, code = run_job(request)
@@ -99,14 +148,45 @@ def launch(call: Launch) -> int:
 
 
 def _say(verdict: Verdict, run_dir: Path, *, as_json: bool) -> None:
+    found = _search_answer(run_dir)
     if as_json:
-        click.echo(json.dumps(verdict.as_json()))
+        click.echo(json.dumps({**verdict.as_json(), **({"search": found} if found else {}), **_sweep_summary(run_dir)}))
     else:
         _summarise(run_dir)
+        if found and found["answer_qps"] is not None:
+            click.echo(answer_line(found))
         click.echo(verdict_line(verdict))
     if verdict.verdict == "FAILED":
         for reason in verdict.reasons:
             click.echo(f"error: {reason.got}\n  Try: {reason.action}", err=True)
+
+
+def _search_answer(run_dir: Path) -> dict[str, Any] | None:
+    """What a rate search of the run found; None where there was none, or it did not end."""
+    try:
+        value: dict[str, Any] = json.loads((run_dir / SEARCH_DIR / ANSWER).read_text())
+    except (OSError, ValueError):
+        return None
+    return value
+
+
+def answer_line(found: Mapping[str, Any]) -> str:
+    """The answer of a rate search for people."""
+    where = "" if found["located"] else ", the best certified so far: the highest rate is not located yet"
+    above = f"; above it {found['binding_constraint']} fails first" if found["binding_constraint"] else ""
+    cost = found["engine_seconds"] / found["full_run_s"]
+    return (
+        f"highest rate that holds: {found['answer_qps']:.5g} queries/s{where}{above}; "
+        f"{len(found['probes'])} probes, {cost:.2f} full runs of engine time"
+    )
+
+
+def _sweep_summary(run_dir: Path) -> dict[str, Any]:
+    """`sweep/summary.json` under the key `sweep`; empty where the run is no sweep, or did not get that far."""
+    try:
+        return {"sweep": json.loads((run_dir / SWEEP_SUMMARY).read_text())}
+    except (OSError, ValueError):
+        return {}
 
 
 def _summarise(run_dir: Path) -> None:

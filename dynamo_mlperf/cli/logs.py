@@ -100,6 +100,9 @@ def _show(logs: Mapping[str, Path], lines: int, following: Run | None, *, all_of
     for name, path in logs.items():
         text, ends[name] = _tail(path, lines)
         printer.show(name, text)
+    if not any(ends.values()):
+        what = f"the log of {next(iter(logs))} is empty" if len(logs) == 1 else "no process has written anything"
+        click.echo(f"{what}{' so far' if following is not None else ''}", err=True)
     end = _End(following) if following is not None else None
     while following is not None and end is not None:
         over = end.reached()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from dynamo_mlperf.site import Site
     from dynamo_mlperf.topology.numa import Share
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _INDENTED_WORKERS = 2000
 """JSON of more workers than this comes on one line: Python indents slowly."""
+_SPLITS_SHOWN = 12
 
 
 @click.command(name="plan")
@@ -32,13 +33,13 @@ def command(
 ) -> None:
     """Show which worker stands on which GPUs, and what does not fit.
 
-    Nothing is started. Exit code 2 when FILE has problems or asks for more than its nodes hold.
+    Nothing is started. Exit code 2 when FILE has problems, asks for more than its nodes hold, or could not be run.
     """
     import json
     from dataclasses import replace
 
     from dynamo_mlperf.errors import ConfigError
-    from dynamo_mlperf.site import load_site, unfilled
+    from dynamo_mlperf.site import load_site, refuse_unfilled
     from dynamo_mlperf.topology.memory import memory_of
     from dynamo_mlperf.topology.picture import PlanFacts
     from dynamo_mlperf.topology.plan import make_plan, plan_as_json
@@ -49,21 +50,24 @@ def command(
             "--fix-batch with --nodes would contradict the file's nodes.count", "change nodes.count, then --fix-batch"
         )
     topology = load_topology(file)
-    plan = make_plan(topology, nodes)
+    swept: list[str] = []
+    if topology.sweep is None:
+        plan = make_plan(topology, nodes)
+    else:
+        topology, plan, swept = _first_of_sweep(topology, nodes)
     memory = memory_of(topology, Path.cwd())
     place = load_site(site or topology.site)
+    refuse_unfilled(site or topology.site)
+    unknown = _refuse(topology, plan, place)
     segment = _segment(plan, topology) if place.segment else None
     if fix_batch:
         _fix(file, topology, plan, segment)
-    example = unfilled(site or topology.site)
-    warnings = (
-        *_warnings(file, topology, plan, place, segment),
-        *([f"{example}; submit refuses it"] if example else []),
-    )
-    plan = replace(plan, warnings=plan.warnings + warnings)
-    notes, shares = _notes(topology, plan, place), _shares(plan, place)
+    plan = replace(plan, warnings=(*plan.warnings, *_warnings(file, topology, plan, place, segment), *unknown))
+    bound = topology.engine != "mocker"  # simulated engines are not
+    notes = [*swept, *_notes(topology, plan, place), *(_kept_back(plan, place) if bound else [])]
+    shares = _shares(plan, place) if bound else {}
     if svg is not None:
-        _draw(svg, topology, plan)
+        _draw(svg, topology, plan, [*(f"memory: {role.text}" for role in memory), *(f"note: {note}" for note in notes)])
     if as_json:
         value = plan_as_json(plan) | {
             "memory": [role.as_json() for role in memory],
@@ -72,10 +76,28 @@ def command(
                 for (name, node), share in shares.items()
             ],
             "notes": notes,
+            **({"search": topology.search.model_dump()} if topology.search is not None else {}),
         }
         click.echo(json.dumps(value, indent=2 if len(plan.workers) <= _INDENTED_WORKERS else None))
         return
     _show(topology, plan, PlanFacts(memory, notes, shares))
+
+
+def _first_of_sweep(topology: Topology, nodes: int | None) -> tuple[Topology, Plan, list[str]]:
+    """The split that a sweep begins with, its plan, and a note that names the others.
+
+    Raises:
+        ConfigError: A split does not fit, or could not be run.
+    """
+    from dynamo_mlperf.job.sweep_start import sweep_start
+    from dynamo_mlperf.topology.capacity import scaled
+    from dynamo_mlperf.topology.sweeping import splits_of
+
+    topology = topology if nodes is None else scaled(topology, nodes)
+    first, plan = sweep_start(topology, Path.cwd())
+    names = [split.name for split in splits_of(topology)]
+    shown = ", ".join(names[:_SPLITS_SHOWN]) + (" ..." if len(names) > _SPLITS_SHOWN else "")
+    return first, plan, [f"a sweep over {len(names)} splits ({shown}) begins so; which is next, the measurements tell"]
 
 
 def _show(topology: Topology, plan: Plan, facts: PlanFacts) -> None:
@@ -89,23 +111,34 @@ def _show(topology: Topology, plan: Plan, facts: PlanFacts) -> None:
         show_plan(console, topology, plan, facts)
 
 
-def _draw(svg: Path, topology: Topology, plan: Plan) -> None:
+def _draw(svg: Path, topology: Topology, plan: Plan, notes: Sequence[str]) -> None:
     from dynamo_mlperf.cli.output import write_output
     from dynamo_mlperf.cli.plan_picture import summary_of, title_of
     from dynamo_mlperf.topology.picture import as_svg
 
-    text = as_svg(plan, f"{plan.name}: {title_of(topology, plan)}", summary_of(topology, plan))
+    lines = [*summary_of(topology, plan), *notes, *(f"warning: {warning}" for warning in plan.warnings)]
+    text = as_svg(plan, f"{plan.name}: {title_of(topology, plan)}", lines)
     write_output("--svg", svg, text, "plan.svg")
     click.echo(f"{svg}: written", err=True)
 
 
 def _shares(plan: Plan, site: Site) -> Mapping[tuple[str, int], Share]:
-    from dynamo_mlperf.site import core_numbers
-    from dynamo_mlperf.topology.numa import NumaArea, shares_of
+    from dynamo_mlperf.site import head_cores, numa_areas
+    from dynamo_mlperf.topology.numa import shares_of
 
-    return shares_of(
-        plan, [NumaArea(tuple(core_numbers(area.cores)), tuple(area.gpus), area.memory_gib) for area in site.numa]
-    )
+    return shares_of(plan, numa_areas(site), head_cores=head_cores(site, len(plan.frontends)))
+
+
+def _kept_back(plan: Plan, site: Site) -> list[str]:
+    """Which cores the workers of the head's node leave alone."""
+    from dynamo_mlperf.site import head_cores, numa_areas
+    from dynamo_mlperf.topology.numa import core_list, kept_back
+
+    kept = kept_back(numa_areas(site), head_cores(site, len(plan.frontends)))
+    if not kept or not any(plan.head_node in worker.nodes for worker in plan.workers):
+        return []
+    what = f"cores {core_list(kept)} of node {plan.head_node} are kept back for frontends, load client and controller"
+    return [f"{what} (head_cores of site {site.name})"]
 
 
 def _segment(plan: Plan, topology: Topology) -> int | None:
@@ -174,33 +207,41 @@ def _warnings(file: Path, topology: Topology, plan: Plan, site: Site, segment: i
     )
     found = [f"{difference.text}; {way_out}" for difference in differences]
     found += [f"line {number}: Slurm ignores #SBATCH after the first YAML line" for number in ignored_batch_lines(text)]
-    if plan.ports_needed > len(site.ports):
-        found.append(f"{plan.ports_needed} ports needed, site {site.name} has {len(site.ports)}; widen its port_range")
-    return (*found, *_refusals(topology, plan), *_place_warnings(topology, site))
+    return (*found, *_place_warnings(topology, site))
 
 
-def _refusals(topology: Topology, plan: Plan) -> tuple[str, ...]:
-    """Why `run` would refuse what can be planned, each with what to do."""
-    from dynamo_mlperf.errors import ConfigError, SetupError
+def _refuse(topology: Topology, plan: Plan, site: Site) -> tuple[str, ...]:
+    """Refuse what `run` would refuse, as far as it can be seen from here.
+
+    Returns:
+        What this machine lacks that the one that runs it needs, for people.
+
+    Raises:
+        ConfigError: As `run` says it.
+    """
+    from dynamo_mlperf.errors import SetupError
     from dynamo_mlperf.serving.workers import check_launchable
+    from dynamo_mlperf.site import refuse_few_ports
 
-    def launch() -> None:
-        check_launchable(topology, plan)
+    check_launchable(topology, plan)
+    refuse_few_ports(site, plan.ports_needed)
+    paths = topology.resolve(Path.cwd())
+    if paths.manifest is not None and paths.manifest.exists():
+        from dynamo_mlperf.staging.manifest import load_manifest
 
-    def measure() -> None:
-        directory = topology.resolve(Path.cwd()).dataset
-        if directory is None or directory.exists():
-            from dynamo_mlperf.job.workload import check_workload
+        load_manifest(paths.manifest)
+    if paths.dataset is not None and not paths.dataset.exists():
+        return ()
+    from dynamo_mlperf.job.endpoints_data import check_client
+    from dynamo_mlperf.job.workload import check_workload
 
-            check_workload(topology, Path.cwd())
-
-    found = []
-    for look in (launch, measure):
-        try:
-            look()
-        except (ConfigError, SetupError) as problem:
-            found.append(f"run refuses this: {problem.what}; {problem.action}")
-    return tuple(found)
+    try:
+        check_workload(topology, Path.cwd(), from_afar=True)
+        if (unseen := check_client(topology, site, from_afar=True)) is not None:
+            return (f"not checked: {unseen}",)
+    except SetupError as problem:  # of this machine, which need not be the one that runs it
+        return (f"run from here would refuse this: {problem.what}; {problem.action}",)
+    return ()
 
 
 def _place_warnings(topology: Topology, site: Site) -> tuple[str, ...]:

@@ -125,6 +125,7 @@ def summary_of(topology: Topology, plan: Plan) -> list[str]:
         f"idle        {_idle(plan)}",
         f"frontends   {frontends}",
         f"ports       {plan.ports_needed} from the base that the job picks",
+        *([f"search      {topology.search.text()}"] if topology.search is not None else []),
     ]
 
 

@@ -20,7 +20,10 @@ PHASE_TEXTS = {
     "canary": "a request for each worker, KV canary",
     "warmup": "warming up",
     "measure": "measuring",
+    "search": "searching the highest rate",
     "judge": "judging",
+    "accuracy": "accuracy test",
+    "compliance": "compliance tests",
     "stop": "stopping",
     "record": "recording",
 }
@@ -51,6 +54,15 @@ class TerminalProgress:
         """What is being waited for."""
         self._text = text
         self._show(at_once=False)
+
+    def note(self, text: str) -> None:
+        """Something that has happened, on a line that stays."""
+        try:
+            self._print(
+                f"  {text}" if self._status is not None else f"[{time.monotonic() - self._began:6.1f} s] {text}"
+            )
+        except OSError:
+            self._mute()
 
     def close(self) -> None:
         """End the live line."""

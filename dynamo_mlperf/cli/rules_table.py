@@ -33,6 +33,7 @@ def _benchmark(rules: Benchmark) -> dict[str, Any]:
         "offline_min_samples": rules.offline_min_samples,
         "max_new_tokens": rules.max_new_tokens,
         "accuracy_max_new_tokens": rules.accuracy_max_new_tokens,
+        "reasoning_effort": dict(rules.reasoning_effort),
         "tokens_per_sample": list(rules.tokens_per_sample),
         "compliance_tests": list(rules.compliance_tests),
         "scenarios": {

@@ -36,13 +36,13 @@ def command(file: Path, run_dir: Path | None, site: str | None, nodes: int | Non
             run_dir=run_dir,
             as_json=as_json,
             run_id=lambda name: local_run_id(name, new_nonce()),
-            allocation=_this_machine,
+            allocation=this_machine,
             nodes=nodes,
         )
     )
 
 
-def _this_machine(plan: Plan, site: Site) -> Allocation:
+def this_machine(plan: Plan, site: Site) -> Allocation:
     """Virtual nodes on this machine.
 
     Raises:

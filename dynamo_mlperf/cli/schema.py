@@ -1,4 +1,4 @@
-"""`schema`: every key of a topology or site file, and the rules of a round."""
+"""`schema`: every key of a topology, site or system file, and the rules of a round."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _BOUNDS = {
 
 
 @click.command(name="schema")
-@click.argument("kind", type=click.Choice(["topology", "site", "rules"]), default="topology")
+@click.argument("kind", type=click.Choice(["topology", "site", "system", "rules"]), default="topology")
 @click.option("--round", "round_name", help="With rules: of which round; left out, the current one.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON Schema, for editors; rules as plain JSON.")
 def command(kind: str, round_name: str | None, *, as_json: bool) -> None:
-    """Show every key of a topology file (or a site file), or the rules of an MLPerf round."""
+    """Show every key of a topology file (or a site or system file), or the rules of an MLPerf round."""
     import json
 
     if kind == "rules":
@@ -45,9 +45,11 @@ def command(kind: str, round_name: str | None, *, as_json: bool) -> None:
     if round_name is not None:
         raise ConfigError(f"--round goes with rules, and this is {kind}", "write: schema rules --round ROUND")
     from dynamo_mlperf.site import Site
+    from dynamo_mlperf.submission.description import System
     from dynamo_mlperf.topology.spec import Topology
 
-    model: type[BaseModel] = Topology if kind == "topology" else Site
+    models: dict[str, type[BaseModel]] = {"topology": Topology, "site": Site, "system": System}
+    model = models[kind]
     if as_json:
         click.echo(json.dumps(model.model_json_schema(), indent=2))
         return

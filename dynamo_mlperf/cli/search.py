@@ -1,4 +1,4 @@
-"""`search`: the highest rate that holds, found with few probes that each end when they have told enough."""
+"""`search`: the highest rate that holds, with a topology's own deployment or an external program as the probe."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from dynamo_mlperf.errors import ExitCode
@@ -21,17 +22,18 @@ _MOST = {"low": 1e6, "high": 1e6, "start": 1e6, "tolerance": 0.2, "duration_s": 
 _MOST |= {"min_queries": 1e9, "time_budget_s": 1e9}
 _FREE = ("time_budget_s", "overhead_s")
 """Settings that may differ when a search is resumed."""
+_OF_FILE = ("run_dir", "site", "nodes", "resume", "prediction", "rest_s")
+_OF_COMMAND = ("scenario", "duration_s", "percentile", "min_queries", "stall_s", "record_dir", "rule")
+_BLOCK = ("low", "high", "start", "tolerance", "time_budget_s", "prediction", "rest_s")
+"""Options that are keys of the file's `search:` block too."""
 
 
 @click.command(name="search")
+@click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--probe-command",
-    required=True,
-    help="Program that makes the probes: called with --target-qps X --duration-s S, it prints JSON lines to stdout. "
-    "Split like a shell's words, never run by a shell.",
-)
-@click.option(
-    "--scenario", type=click.Choice(["Server", "Interactive", "Offline"]), default="Server", show_default=True
+    help="Program that makes the probes, instead of FILE: called with --target-qps X --duration-s S, it prints JSON "
+    "lines to stdout. Split like a shell's words, never run by a shell.",
 )
 @click.option("--low", type=_POSITIVE, help="Lowest target_qps to probe.")
 @click.option("--high", type=_POSITIVE, help="Highest target_qps to probe.")
@@ -43,40 +45,117 @@ _FREE = ("time_budget_s", "overhead_s")
     show_default=True,
     help="How closely the answer is located, as a share of the rate.",
 )
-@click.option("--duration-s", type=_POSITIVE, default=600.0, show_default=True, help="Length of a full run, in s.")
+@click.option("--time-budget-s", type=_POSITIVE, help="Time for the whole search, in s, its confirmation included.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="FILE: where to record the run. [default: runs/ID]")
+@click.option("--site", help="FILE: site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
+@click.option("--nodes", type=int, help="FILE: another node count than the file's; workers scale in proportion.")
+@click.option("--resume", metavar="RUN", help="FILE: go on with the search of an interrupted run, in a new one.")
+@click.option("--prediction", type=click.Path(), help="FILE: a prediction.json of a rehearsal, instead of --start.")
+@click.option("--rest-s", type=_POSITIVE, help="FILE: time for the engines to come to rest between probes, in s.")
+@click.option(
+    "--scenario",
+    type=click.Choice(["Server", "Interactive", "Offline"]),
+    default="Server",
+    show_default=True,
+    help="Command: MLPerf scenario.",
+)
+@click.option(
+    "--duration-s", type=_POSITIVE, default=600.0, show_default=True, help="Command: length of a full run, in s."
+)
 @click.option(
     "--percentile",
     type=click.FloatRange(50, 100, max_open=True),
     default=99.0,
     show_default=True,
-    help="Percentage of queries that must be within each limit.",
+    help="Command: percentage of queries that must be within each limit.",
 )
-@click.option("--min-queries", type=click.IntRange(min=0), default=0, help="Fewest queries of a full run.")
+@click.option("--min-queries", type=click.IntRange(min=0), default=0, help="Command: fewest queries of a full run.")
 @click.option(
-    "--time-budget-s", type=_POSITIVE, help="Engine time for the whole search, in s; the confirmation is kept room for."
+    "--rule",
+    type=click.Choice(["loadgen", "endpoints"]),
+    default="loadgen",
+    show_default=True,
+    help="Command: whose early-stopping rule decides; endpoints allows one query fewer over a limit.",
 )
 @click.option(
-    "--stall-s", type=_POSITIVE, help="A probe without a new line for this long has hung; default: 20 to 150."
+    "--stall-s",
+    type=_POSITIVE,
+    help="Command: a probe without a new line for this long has hung; default: 20 to 150.",
 )
 @click.option(
     "--record-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Keeps each probe; the same command resumes there. Default: a temporary directory, removed at the end.",
+    help="Command: keeps each probe; the same command resumes there. Default: a temporary directory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-def command(*, probe_command: str, scenario: str, record_dir: Path | None, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - click's values
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    *,
+    file: Path | None,
+    probe_command: str | None,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401 - click's values
+) -> int:
     """Find the highest target_qps at which a full-length run is VALID, and confirm it by one.
 
-    The answer passes with probability 0.9 or more, is located within the tolerance, and is confirmed by a full-length
-    VALID run. Exit code 5 when there is none, with the reason; 4 when a probe does not measure.
+    With FILE the topology is served on this machine, as `run FILE` does, and searched with real runs; its `search:`
+    block holds the same options, and `sbatch FILE` or `submit FILE` searches in a Slurm job. With --probe-command any
+    program is the probe. The answer passes with probability 0.9 or more, is located within the tolerance, and is
+    confirmed by a full-length VALID run, which is the result. Exit code 5 when there is none, with the reason; 4 when
+    a probe does not measure.
     """
+    from dynamo_mlperf.errors import ConfigError
+
+    if (file is None) == (probe_command is None):
+        raise ConfigError("search wants a topology FILE or --probe-command, one of the two", "name one")
+    given = {name for name in options if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    foreign = sorted(given & set(_OF_COMMAND if file is not None else _OF_FILE))
+    if foreign:
+        mode = "FILE" if file is not None else "--probe-command"
+        raise ConfigError(f"--{foreign[0].replace('_', '-')} does not go with {mode}", "leave it out")
+    if file is not None:
+        block = {name: options[name] for name in _BLOCK if name in given}
+        for name, other in (("start", "prediction"), ("prediction", "start")):
+            if name in block and other not in block:
+                block[other] = None  # the one that is named here counts, not the file's other one
+        return _search_file(file, block, options, as_json=as_json)
+    kept = {name: value for name, value in options.items() if name not in _OF_FILE}
+    return _search_command(probe_command or "", kept, as_json=as_json)
+
+
+def _search_file(file: Path, block: dict[str, object], options: dict[str, Any], *, as_json: bool) -> int:
+    """Serve the file's topology here, and search."""
+    from dynamo_mlperf.cli.launch import Launch, launch
+    from dynamo_mlperf.cli.run import this_machine
+    from dynamo_mlperf.job.context import local_run_id, new_nonce
+
+    return launch(
+        Launch(
+            file=file,
+            site=options["site"],
+            base_dir=Path.cwd(),
+            run_dir=options["run_dir"],
+            as_json=as_json,
+            run_id=lambda name: local_run_id(name, new_nonce()),
+            allocation=this_machine,
+            nodes=options["nodes"],
+            blocks={"search": block},
+            resume=options["resume"],
+        )
+    )
+
+
+def _search_command(probe_command: str, options: dict[str, Any], *, as_json: bool) -> int:
+    """Search with an external program."""
     from dynamo_mlperf.process.signals import StopFlag
     from dynamo_mlperf.tuning.conduct import Conduct, answer_json, exit_code
     from dynamo_mlperf.tuning.probe_command import ProbeCommand
     from dynamo_mlperf.tuning.records import RecordDirectory
 
     argv = _split(probe_command)
-    stall_s = options.pop("stall_s")
+    stall_s, scenario, record_dir = options.pop("stall_s"), options.pop("scenario"), options.pop("record_dir")
     settings = _settings(options)
     stop = StopFlag()
     stop.install()
@@ -86,7 +165,7 @@ def command(*, probe_command: str, scenario: str, record_dir: Path | None, as_js
         records = RecordDirectory(root, {"command": list(argv), "scenario": scenario, **kept})
         stack.callback(records.close)
         offline = scenario == "Offline"
-        conduct = Conduct(settings, offline, ProbeCommand(argv, stall_s), records, stop, _tell)
+        conduct = Conduct(settings, offline, ProbeCommand(argv, stop, stall_s), records, stop.check, _tell)
         step, history = conduct.search()
         answer = answer_json(step, history, settings, offline=offline)
         records.keep_answer(answer)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dynamo_mlperf.cli.numbers import SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dynamo_mlperf.site import Site
     from dynamo_mlperf.staging.copy import Report, StageResult
     from dynamo_mlperf.staging.manifest import Kind, Manifest
 
@@ -39,7 +43,7 @@ def command() -> None:
     help="Directory on this node's disk; default: the local_path of $DYNAMO_MLPERF_SITE, or the built-in one.",
 )
 @click.option(
-    "--wait", "wait_s", type=float, default=3600.0, show_default=True, help="Longest wait for another stager, in s."
+    "--wait", "wait_s", type=SECONDS, default=3600.0, show_default=True, help="Longest wait for another stager, in s."
 )
 @click.option(
     "--evict/--no-evict",
@@ -69,12 +73,11 @@ def copy_command(
     The directory appears only when every file has been read back and found right. Exit code 3 when the source
     differs from the manifest or the disk is full.
     """
-    from dynamo_mlperf.site import load_site
     from dynamo_mlperf.staging.copy import stage
     from dynamo_mlperf.staging.manifest import load_manifest
 
     wanted = load_manifest(manifest)
-    site = load_site(None) if root is None or evict is None else None
+    site = _site() if root is None or evict is None else None
     target = root if root is not None else Path(site.local_path if site else "")
     may_evict = evict if evict is not None else bool(site and site.evict)
     if dry_run:
@@ -106,6 +109,13 @@ def copy_command(
             notice=notice,
         )
     _tell(wanted, result, notices, as_json=as_json)
+
+
+def _site() -> Site:
+    """The site of `$DYNAMO_MLPERF_SITE`, or the built-in one; its reader takes time to load."""
+    from dynamo_mlperf.site import load_site
+
+    return load_site(None)
 
 
 def _tell(wanted: Manifest, result: StageResult, notices: list[str], *, as_json: bool) -> None:
@@ -240,13 +250,13 @@ _TOLD_FROM_BYTES = 1 << 30
 @contextmanager
 def _progress(name: str, *, from_bytes: int = 0) -> Iterator[Report]:
     """A bar on a terminal, a line each quarter elsewhere; both on stderr. Nothing below `from_bytes` in all."""
+    if not sys.stderr.isatty():  # before rich is loaded, which takes a while
+        yield _plain_report(name, from_bytes)
+        return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield _plain_report(name, from_bytes)
-        return
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(name, total=None)

@@ -70,7 +70,7 @@ def said(standing: Standing) -> tuple[str, ...]:
     """What there is to say of the run: why it waits, how far it is, how it ended."""
     run, outcome = standing.run, standing.outcome
     parts = [printable(outcome.text)] if outcome.text else []
-    if outcome.word == "RUNNING" and run.phase == "measure" and run.progress:
+    if outcome.word == "RUNNING" and run.phase in {"measure", "search"} and run.progress:
         with suppress(KeyError, TypeError, ValueError):  # figures that are damaged, or another version's: no line
             parts.append(progress_line(dict(run.progress)))
     return tuple(parts)

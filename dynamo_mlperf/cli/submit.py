@@ -25,6 +25,7 @@ _OPTIONAL_DIFFERENCES = ("no-requeue",)
 @click.argument("sbatch_options", nargs=-1, type=click.UNPROCESSED, metavar="[-- SBATCH_OPTIONS...]")
 @click.option("--nodes", type=int, help="Another node count than the file's; workers scale in proportion.")
 @click.option("--site", help="Site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
+@click.option("--resume", metavar="RUN", help="Go on with the search or sweep of an interrupted run.")
 @click.option(
     "--dry-run", is_flag=True, help="Print what would be sent, as a shell script that sends it; send nothing."
 )
@@ -36,6 +37,7 @@ def command(
     site: str | None,
     *,
     nodes: int | None,
+    resume: str | None,
     dry_run: bool,
     wait: bool,
     as_json: bool,
@@ -46,7 +48,7 @@ def command(
     win. The job gets none of the caller's SLURM_*, SBATCH_*, LD_LIBRARY_PATH or secrets. Ends with 3 when Slurm
     refuses, with Slurm's words and the line that they are about.
     """
-    submission = _prepare(file, site, sbatch_options, nodes, dry_run=dry_run)
+    submission = _prepare(file, site, sbatch_options, nodes, dry_run=dry_run, resume=resume)
     for note in submission.notes:
         click.echo(f"note: {note}", err=True)
     if dry_run:
@@ -63,11 +65,18 @@ def command(
 
 
 def _prepare(
-    file: Path, site: str | None, sbatch_options: tuple[str, ...], nodes: int | None = None, *, dry_run: bool = False
+    file: Path,
+    site: str | None,
+    sbatch_options: tuple[str, ...],
+    nodes: int | None = None,
+    *,
+    dry_run: bool = False,
+    resume: str | None = None,
 ) -> Submission:
     """Everything that can be refused is refused here, before Slurm sees anything."""
-    from dynamo_mlperf.cli.launch import prepare
-    from dynamo_mlperf.slurm.submission import make_submission, segment_of
+    from dynamo_mlperf.cli.launch import prepare, resumable
+    from dynamo_mlperf.site import site_file
+    from dynamo_mlperf.slurm.submission import SiteCopy, make_submission, segment_of
 
     topology, plan, place = prepare(file, site, Path.cwd(), nodes, from_afar=True)
     _check_site(site or topology.site, dry_run=dry_run)
@@ -86,6 +95,8 @@ def _prepare(
         segment=segment,
         more=sbatch_options,
         site_argument=site,
+        site_copy=None if (chosen := site_file(site or topology.site)) is None else SiteCopy.of(chosen),
+        resume=None if resume is None else str(resumable(resume, topology, Path.cwd())),
     )
 
 
@@ -147,6 +158,8 @@ def _send(submission: Submission) -> Submitted:
     from dynamo_mlperf.slurm.submission import Submitted, job_id_of, record_submission
 
     runs = Path.cwd() / "runs"
+    if submission.site is not None:
+        submission.site.write(Path.cwd())
     answer = submission.send()
     if answer.status != 0:
         raise refusal(submission, answer)

@@ -33,7 +33,7 @@ def adopt_orphans() -> None:
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Runs in the child before exec: when the controller dies, even by SIGKILL, the child gets SIGTERM."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:  # it died before it could be tied to us
@@ -62,7 +62,7 @@ class Child:
                     env=env,
                     cwd=command.cwd,
                     start_new_session=True,
-                    preexec_fn=partial(_end_with_parent, os.getpid()),  # noqa: PLW1509 - the controller has one thread
+                    preexec_fn=partial(end_with_parent, os.getpid()),  # noqa: PLW1509 - the controller has one thread
                 )
             except OSError as problem:
                 raise SetupError(

@@ -8,13 +8,14 @@ import resource
 import shutil
 import signal
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from dynamo_mlperf.process.command import RUN_VARIABLE
+from dynamo_mlperf.process.hardware import read_hardware
 from dynamo_mlperf.process.shared_memory import mapped_by, noted, remove_unmapped
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class MachineFacts:
         leftovers: Processes of an earlier run whose controller is gone, each with its run's mark.
         abandoned: Scratch directories of such runs, each with its run's mark.
         devices: What the GPUs that Slurm gave are called here, in the plan's order; empty where nobody said.
+        gpu_numbers: The node's own numbers of the same GPUs; empty where they are not known.
+        hardware: What the node is made of (`read_hardware`), for a submission's system description.
     """
 
     host: str
@@ -58,6 +61,8 @@ class MachineFacts:
     leftovers: dict[int, str]
     abandoned: dict[str, str]
     devices: list[str]
+    hardware: dict[str, Any] = field(default_factory=dict)
+    gpu_numbers: list[int] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -85,6 +90,8 @@ def read_machine(local_path: Path) -> MachineFacts:
         leftovers=_leftovers(),
         abandoned=_abandoned(),
         devices=_devices(),
+        hardware=read_hardware(),
+        gpu_numbers=_gpu_numbers(),
     )
 
 
@@ -128,6 +135,19 @@ def _devices() -> list[str]:
     return []
 
 
+def _gpu_numbers() -> list[int]:
+    """The numbers that the node itself gives the GPUs of this step, or job, as Slurm says them.
+
+    They count all of the node's GPUs, with ConstrainDevices too (srun's manual page, SLURM_STEP_GPUS; sbatch's,
+    SLURM_JOB_GPUS). Where Slurm says neither, nothing is known: names of devices may count the granted ones alone.
+    """
+    for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
+        numbers = [number.strip() for number in os.environ.get(name, "").split(",")]
+        if all(number.isdigit() for number in numbers):
+            return [int(number) for number in numbers]
+    return []
+
+
 def _listening() -> dict[int, int]:
     return {
         entry.laddr.port: entry.pid or 0
@@ -146,6 +166,16 @@ def _leftovers() -> dict[int, str]:
             continue
         if mark and not _controller_lives(mark):
             found[process.pid] = mark
+    return found
+
+
+def marked(mark: str) -> list[int]:
+    """Processes that were started with exactly this mark, wherever they have gone: a session of its own hides none."""
+    found = []
+    for process in psutil.process_iter(["pid"]):
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(RUN_VARIABLE) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
     return found
 
 

@@ -133,6 +133,9 @@ class Agent:
             self._close_door()
         elif what == "look":
             self.look()
+        elif what == "tidy":
+            self.look()
+            return {"removed": remove_unmapped(self._mapped)}
         return {"done": what}
 
     def _claim(self, ports: range, address: str) -> dict[str, Any]:

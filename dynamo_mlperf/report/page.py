@@ -20,8 +20,11 @@ from dynamo_mlperf.report.charts import Mark, distribution, over_time
 from dynamo_mlperf.report.diagrams import flow, shown_processes, timeline_chart
 from dynamo_mlperf.report.figures import Figures, LatencyRow, derive_figures
 from dynamo_mlperf.report.logs import logs_that_matter, tail
+from dynamo_mlperf.report.predicted import beside
 from dynamo_mlperf.report.queries import CONSTRAINTS, ascending_ms, causes, per_query_ms
 from dynamo_mlperf.report.run_data import Command, RunData, read_run
+from dynamo_mlperf.report.side_tests import side_rows
+from dynamo_mlperf.report.sweep import read_sweep, sweep_chart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,12 +107,16 @@ def render_page(run: RunData) -> str:
         causes=causes_of(run, figures),
         errors=untold_errors(run, figures),
         unit=run.layout.unit if run.layout else "GPU",
+        predicted=beside(run.paths.root, run.layout.split if run.layout else "", figures.completed_qps),
         version=__version__,
         began=_utc(run.timeline.began_at),
         distributions=_distributions(run, figures),
         scatters=_scatters(run, figures),
         query_errors=causes(run.queries)[:_ERRORS_SHOWN] if run.queries else (),
         timeline=_timeline(run),
+        side_tests=side_rows(run.paths.root),
+        sweep=(sweep := read_sweep(run.paths.root)),
+        sweep_chart=Markup(sweep_chart("sweep-rates", sweep)) if sweep and sweep.rows else None,  # noqa: S704 - escaped in svg.py
         flow=_flow(run, figures),
         counter_tables=counter_tables(run.counters),
         grid=gpu_grid(run.layout) if run.layout else (),

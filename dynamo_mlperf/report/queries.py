@@ -27,6 +27,7 @@ def per_query_ms(queries: Queries, constraint: str) -> NDArray[np.float64]:
     """
     if constraint == "tpot":
         values = (queries.completed_ms - queries.first_token_ms) / np.maximum(queries.output_tokens - 1, 1)
+        values = np.where(queries.output_tokens > 0, values, np.nan)  # endpoints keeps no token counts per query
     else:
         values = (queries.first_token_ms if constraint == "ttft" else queries.completed_ms) - queries.issued_ms
     return np.where(queries.succeeded, values, np.nan)

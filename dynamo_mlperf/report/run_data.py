@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError, MeasureError
 from dynamo_mlperf.files import RunPaths
+from dynamo_mlperf.load.endpoints_run import RECORD, REPORT_DIR
 from dynamo_mlperf.load.queries import Queries, read_queries
 from dynamo_mlperf.report.layout import Layout, read_layout
 from dynamo_mlperf.report.timeline import Timeline, build_timeline
@@ -137,7 +138,8 @@ def read_run(run_dir: Path) -> RunData:
     events = reader.lines(paths.events, "events.jsonl")
     commands = reader.lines(paths.commands, "commands.jsonl")
     evidence = reader.object(paths.evidence, "evidence.json") or {}
-    client = reader.object(paths.load / "client.json", "loadgen/client.json")
+    load = _client_directory(paths)
+    client = reader.object(load / "client.json", f"{load.name}/client.json")
     return RunData(
         paths=paths,
         verdict=verdict,
@@ -150,7 +152,7 @@ def read_run(run_dir: Path) -> RunData:
         transfer=as_mapping((verdict or {}).get("disaggregation")) or as_mapping(evidence.get("transfer")) or None,
         counters={name: as_mapping(value) for name, value in as_mapping(evidence.get("workers")).items()},
         client=client or as_mapping((verdict or {}).get("client")),
-        queries=_queries(paths, reader),
+        queries=_queries(load, reader),
         missing=tuple(reader.missing),
         damaged=tuple(reader.damaged),
     )
@@ -178,10 +180,15 @@ def _refuse_other_directories(run_dir: Path) -> None:
         )
 
 
-def _queries(paths: RunPaths, reader: _Reader) -> Queries | None:
-    path = paths.load / "queries.csv"
+def _client_directory(paths: RunPaths) -> Path:
+    """Where the load client wrote: LoadGen's directory unless endpoints made the run."""
+    return paths.root / REPORT_DIR if (paths.root / RECORD).is_file() else paths.load
+
+
+def _queries(load: Path, reader: _Reader) -> Queries | None:
+    path = load / "queries.csv"
     if not path.is_file():
-        reader.missing.append("loadgen/queries.csv")
+        reader.missing.append(f"{load.name}/queries.csv")
         return None
     try:
         return read_queries(path)

@@ -15,7 +15,10 @@ from dynamo_mlperf.report import quantities as q
 from dynamo_mlperf.report.causes import causes_of, last_log_line, untold_deaths, untold_errors
 from dynamo_mlperf.report.figures import NO_VERDICT, Figures, LatencyRow, Proof, derive_figures
 from dynamo_mlperf.report.logs import log_of, logs_that_matter
+from dynamo_mlperf.report.predicted import beside
 from dynamo_mlperf.report.run_data import RunData, read_run
+from dynamo_mlperf.report.side_tests import side_rows
+from dynamo_mlperf.report.sweep import read_sweep, sweep_lines, sweep_table
 from dynamo_mlperf.report.terminal import near, say, trimmed
 
 if TYPE_CHECKING:
@@ -48,12 +51,23 @@ def print_run(run: RunData, console: Console) -> None:
     with trimmed(console):
         _headline(run, figures, console)
         _reasons(run, figures, console)
+        _sweep(run, console)
         _throughput(figures, console)
+        _predicted(run, figures, console)
         _latency(figures, console)
         _disaggregation(figures.proof, console)
+        _side_tests(run, console)
         _phases(run.timeline, console)
         _workers(run, console)
         _files(run, console)
+
+
+def _side_tests(run: RunData, console: Console) -> None:
+    rows = side_rows(run.paths.root)
+    if not rows:
+        return
+    _section(console, "Accuracy and compliance")
+    _grid(console, [entry for row in rows for entry in ((row.name, row.text()), *(("", why) for why in row.why))])
 
 
 def _text(content: str, style: str = "") -> Text:
@@ -135,6 +149,16 @@ def _death(run: RunData, process: Process, console: Console) -> None:
         say(console, near(str(log)), "    ")
 
 
+def _sweep(run: RunData, console: Console) -> None:
+    view = read_sweep(run.paths.root)
+    if view is None:
+        return
+    _section(console, f"Sweep over splits{view.simulated}")
+    _indented(console, sweep_table(view))
+    for line in sweep_lines(view):
+        _indented(console, _text(line, "dim"))
+
+
 def _throughput(figures: Figures, console: Console) -> None:
     _section(console, f"Throughput{figures.simulated}")
     if not figures.measured:
@@ -152,6 +176,16 @@ def _throughput(figures: Figures, console: Console) -> None:
             ("measured for", q.duration(figures.duration_s)),
         ],
     )
+
+
+def _predicted(run: RunData, figures: Figures, console: Console) -> None:
+    found = beside(run.paths.root, run.layout.split if run.layout else "", figures.completed_qps)
+    if found is None:
+        return
+    _section(console, "Predicted beside measured")
+    rows = [("rehearsed", _with_unit(found.rehearsed, figures.rate_unit)), ("measured", found.measured)]
+    _grid(console, [*rows, ("difference", found.difference)] if found.difference else rows)
+    say(console, f"rehearsed by {found.basis}")
 
 
 def _with_unit(figure: str, unit: str) -> str:

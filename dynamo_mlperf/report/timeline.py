@@ -131,6 +131,7 @@ def _processes(events: Sequence[tuple[float, Mapping[str, Any]]], stop_s: float 
     """One entry per start; a process that is started twice has two lives."""
     lives: list[Process] = []
     current: dict[str, int] = {}
+    asked: set[int] = set()
     for at_s, event in events:
         name, kind = str(event.get("process", "")), event.get("event")
         if kind == "process_started":
@@ -139,6 +140,10 @@ def _processes(events: Sequence[tuple[float, Mapping[str, Any]]], stop_s: float 
         elif kind == "process_ready" and name in current:
             after_s = number_or_none(event.get("seconds"))
             lives[current[name]] = replace(lives[current[name]], ready_s=at_s, ready_after_s=after_s)
+        elif kind == "process_stopped":
+            asked.add(current.get(name, -1))
+        elif kind == "process_exited" and current.get(name) in asked:
+            lives[current[name]] = replace(lives[current[name]], exited_s=at_s, status=str(event.get("status", "")))
         elif kind == "process_exited" and name in current:
             lives[current[name]] = _ended(lives[current[name]], at_s, str(event.get("status", "")), stop_s)
     return tuple(lives)

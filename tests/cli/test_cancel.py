@@ -25,7 +25,7 @@ events.write_text(json.dumps({"t": 1.0, "event": "job_begin", "run": run, "place
 scratch = make_scratch(run, run_mark(run))
 def end(*_):
     if obey:
-        (root / "verdict.json").write_text(json.dumps({"verdict": "FAILED", "reasons": []}))
+        (root / "verdict.json").write_text(json.dumps({"verdict": "FAILED", "reasons": [{"check": "interrupted", "got": "stopped by SIGTERM"}]}))
         with events.open("a") as out: out.write(json.dumps({"t": 2.0, "event": "job_end", "exit_code": 143}) + "\\n")
         raise SystemExit(143)
 signal.signal(signal.SIGTERM, end)
@@ -72,12 +72,12 @@ def test_the_controller_of_the_named_run_ends_and_no_other(tmp_path: Path) -> No
         assert (refused.returncode, "names 2 runs" in refused.stderr) == (2, True)
         done = cancel(tmp_path, f"{name}1", "--json")
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout) == [{"run": f"{name}1", "job_id": None, "state": "ended: FAILED", "left": []}]
+        assert json.loads(done.stdout) == [{"run": f"{name}1", "job_id": None, "state": "ended: CANCELLED", "left": []}]
         assert one.popen.wait(timeout=10) == 143
         assert two.popen.poll() is None
         assert controller_of(f"{name}2") == two.popen.pid
         again = cancel(tmp_path, f"runs/{name}1")
-        assert (again.returncode, again.stdout) == (0, f"{name}1  had ended already: FAILED\n")
+        assert (again.returncode, again.stdout) == (0, f"{name}1  had ended already: CANCELLED\n")
     finally:
         one.end()
         two.end()
@@ -112,7 +112,7 @@ def test_a_run_in_a_directory_of_another_name_is_found_by_its_id(tmp_path: Path)
     try:
         done = cancel(tmp_path, "first-try", "--json")
         assert json.loads(done.stdout) == [
-            {"run": "first-try", "job_id": None, "state": "ended: FAILED", "left": []}
+            {"run": "first-try", "job_id": None, "state": "ended: CANCELLED", "left": []}
         ], done.stderr
         assert controller.popen.wait(timeout=10) == 143
     finally:

@@ -22,12 +22,11 @@ def _run(*arguments: str | Path) -> int:
 
 
 def _examples(repository: Path) -> list[str]:
-    folders = ("topologies", "slurm/sites", "staging")
-    return [
-        path.relative_to(repository).as_posix()
-        for each in folders
-        for path in sorted((repository / each).glob("*.yaml"))
-    ]
+    folders = ("topologies", "slurm/sites", "slurm/systems", "staging")
+    found = [path for each in folders for path in sorted((repository / each).glob("*.yaml"))]
+    found += sorted((repository / "slurm" / "systems").glob("*.md"))
+    found += sorted((repository / "benchmarks").rglob("README.md"))
+    return [path.relative_to(repository).as_posix() for path in found]
 
 
 @pytest.fixture(scope="module")

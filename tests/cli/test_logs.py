@@ -68,6 +68,17 @@ def test_following_a_run_that_has_ended_shows_its_rest_and_ends(run_dir: Path) -
     assert logs(run_dir, "r-1", "decode-0", "-n", "1", "-f").stdout == "line 99\n"
 
 
+def test_an_empty_log_is_said_to_be_empty(run_dir: Path) -> None:
+    (run_dir / "logs" / "loadgen.log").touch()
+    shown = logs(run_dir, "r-1", "loadgen")
+    assert (shown.stdout, shown.stderr) == ("", "the log of loadgen is empty\n")
+    assert logs(run_dir, "r-1", "loadgen", "-f").stderr == "the log of loadgen is empty so far\n"
+    assert logs(run_dir, "r-1", "decode-0", "-n", "0", "-f").stderr == ""
+    for log in (run_dir / "logs").iterdir():
+        log.unlink()
+    assert logs(run_dir, "r-1").stderr == "no process has written anything\n"
+
+
 def test_following_shows_what_comes_and_new_logs(run_dir: Path) -> None:
     events = run_dir / "events.jsonl"
     whole = events.read_text()

@@ -183,22 +183,31 @@ def warnings_of(*arguments: str) -> list[str]:
     return value
 
 
-def test_an_engine_that_cannot_be_launched_is_warned_of(here: Path) -> None:
-    edit(here / "demo.yaml", "engine: vllm", "engine: sglang")
-    (told,) = warnings_of()
-    assert told.startswith("run refuses this: engine: sglang runs on GPUs alone")
-
-
-def test_a_data_set_that_is_too_small_or_none_is_warned_of(here: Path) -> None:
-    path = here / "demo.yaml"
-    catalogue = here / "assets" / "tiny-product-catalogue" / "catalogue.jsonl"
-    catalogue.write_text(f"{json.dumps(PRODUCT)}\n" * 63)
-    (told,) = warnings_of()
-    assert told.startswith("run refuses this: the data set has 63 samples, and qwen3-vl-235b-a22b Interactive needs 64")
-    edit(path, "  dataset: assets/tiny-product-catalogue\n", "")
-    result = plan("demo.yaml")
-    assert (result.exit_code, result.exception) == (0, None)
-    assert "\nwarning: run refuses this: the topology names no data set (measure.dataset); write" in result.stdout
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("engine: vllm", "engine: sglang", "engine: sglang runs on GPUs alone"),
+        ("  dataset: assets/tiny-product-catalogue\n", "", "the topology names no data set (measure.dataset)"),
+        ("samples: 64,", "samples: 65,", "the data set has 64 samples, and qwen3-vl-235b-a22b Interactive needs 65"),
+        ("max-model-len: 4096", "max-model-len: hello", "max-model-len: wanted a whole number from 1 on"),
+        ("enforce-eager: true", "enforce-eage: true", "write the flag in full: it abbreviates enforce-eager"),
+        ("count: 2, gpus: 1}", "count: 2, gpus: 1}\nsite: ./small.yaml", "24 ports needed, site small has 10"),
+        ("count: 2, gpus: 1}", "count: 2, gpus: 1}\nsite: ./new.yaml", "new.yaml:1: partition is still FILL-IN"),
+        ("{stage: staging/tiny", "{stage: small", "small-qwen3-vl-moe.yaml: schema: Field required"),
+    ],
+)
+def test_plan_refuses_what_run_would(here: Path, old: str, new: str, said: str) -> None:
+    (here / "small.yaml").write_text("port_range: [20000, 20009]\n")
+    (here / "small-qwen3-vl-moe.yaml").write_text("kind: model\n")
+    (here / "new.yaml").write_text("partition: FILL-IN\naccount: me\ncontainer:\n  image: /FILL-IN/a.sqsh\n")
+    edit(here / "demo.yaml", old, new)
+    result = plan("demo.yaml", "--json")
+    assert isinstance(result.exception, ConfigError)
+    assert said in str(result.exception)
+    assert result.exception.action
+    assert result.stdout == ""
+    done = run_program("run", "demo.yaml")
+    assert (done.returncode, said in done.stderr, (here / "runs").exists()) == (2, True, False)
 
 
 def test_no_line_ends_in_blanks(here: Path) -> None:
@@ -209,18 +218,11 @@ def test_no_line_ends_in_blanks(here: Path) -> None:
 
 def test_what_is_not_there_is_told(here: Path) -> None:
     shutil.rmtree(here / "assets")
-    (here / "small.yaml").write_text("port_range: [20000, 20009]\nshared_path: /nowhere\n")
-    warnings = json.loads(plan("demo.yaml", "--json", "--site", "./small.yaml").stdout)["warnings"]
-    assert warnings[0] == "24 ports needed, site small has 10; widen its port_range"
-    assert warnings[1] == f"measure.dataset: {here / 'assets/tiny-product-catalogue'} is not there (seen from here)"
-    assert "outside the site's shared_path" in warnings[2]
+    (here / "apart.yaml").write_text("shared_path: /nowhere\n")
+    warnings = json.loads(plan("demo.yaml", "--json", "--site", "./apart.yaml").stdout)["warnings"]
+    assert warnings[0] == f"measure.dataset: {here / 'assets/tiny-product-catalogue'} is not there (seen from here)"
+    assert "outside the site's shared_path" in warnings[1]
     assert isinstance(plan("demo.yaml", "--site", "nowhere").exception, ConfigError)
-
-
-def test_a_site_that_nobody_filled_in_is_warned_of(here: Path) -> None:
-    (here / "new.yaml").write_text("partition: FILL-IN\naccount: me\ncontainer:\n  image: /FILL-IN/a.sqsh\n")
-    said = f"{here}/new.yaml:1: partition is still FILL-IN, and so is container.image (line 4); submit refuses it"
-    assert warnings_of("--site", "./new.yaml") == [said]
 
 
 def test_domains_are_asked_for_where_the_site_can_and_told_where_not(here: Path) -> None:
@@ -254,12 +256,21 @@ def test_domains_are_asked_for_where_the_site_can_and_told_where_not(here: Path)
 def test_cores_are_divided_where_the_site_says_how_they_lie(here: Path) -> None:
     text = (here / "demo.yaml").read_text().replace("nodes: {count: 2, gpus: 1}", "nodes: {count: 1, gpus: 2}")
     (here / "demo.yaml").write_text(text.replace("--nodes=2 --gres=gpu:1", "--nodes=1 --gres=gpu:2"))
-    (here / "numa.yaml").write_text("numa: [{cores: 0-35, gpus: [0, 1], memory_gib: 100}]\n")
-    assert json.loads(plan("demo.yaml", "--site", "./numa.yaml", "--json").stdout)["cores"] == [
+    layout = "numa: [{cores: 0-35, gpus: [0, 1], memory_gib: 100}]\n"
+    (here / "numa.yaml").write_text(layout + "head_cores: 0\n")
+    without = json.loads(plan("demo.yaml", "--site", "./numa.yaml", "--json").stdout)
+    assert without["cores"] == [
         {"worker": "prefill-0", "node": 0, "cores": "0-17", "memory_gib": 50.0},
         {"worker": "decode-0", "node": 0, "cores": "18-35", "memory_gib": 50.0},
     ]
+    assert without["notes"] == []
     assert " +14 to +23   18-35\n" in plan("demo.yaml", "--site", "./numa.yaml").stdout
+    (here / "numa.yaml").write_text(layout)
+    kept = json.loads(plan("demo.yaml", "--site", "./numa.yaml", "--json").stdout)
+    assert [share["cores"] for share in kept["cores"]] == ["0-14", "15-30"]
+    assert kept["notes"] == [
+        "cores 31-35 of node 0 are kept back for frontends, load client and controller (head_cores of site numa)"
+    ]
     assert json.loads(plan("demo.yaml", "--json").stdout)["cores"] == []
     (here / "numa.yaml").write_text("numa: [{cores: 0-35, gpus: [0], memory_gib: 100}]\n")
     assert "decode-0: GPU 1" in str(plan("demo.yaml", "--site", "./numa.yaml").exception)
@@ -274,6 +285,22 @@ def test_the_picture_is_drawn_into_a_file_as_a_whole(here: Path) -> None:
     assert texts[0] == "demo: 1P1D on 2 x 1 GPU slots"
     assert {"node 0", "P0", "head", "node 1", "D0", "prefill", "decode", "no worker"} <= set(texts)
     assert [path.name for path in here.iterdir() if "svg" in path.name] == ["plan.svg"]
+
+
+def test_the_picture_has_memory_notes_and_warnings(repository: Path, here: Path) -> None:
+    shutil.copy(repository / "topologies" / "q3vl-gb300x72-interactive-22p28d.yaml", here / "rack.yaml")
+    value = json.loads(plan("rack.yaml", "--svg", "plan.svg", "--json").stdout)
+    root = ET.fromstring((here / "plan.svg").read_text())
+    texts = list(root.iter("{http://www.w3.org/2000/svg}text"))
+    below = "".join(element.text or "" for element in texts).replace(" ", "")
+    assert "memory:decode126.0GiBofweightsoneachGPU" in below
+    assert len(value["warnings"]) == 2
+    assert len(value["notes"]) == 1
+    said = [f"note: {value['notes'][0]}", *(f"warning: {warning}" for warning in value["warnings"])]
+    assert [line for line in said if line.replace(" ", "") not in below] == []
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    assert all(float(e.attrib["x"]) + 7 * len(e.text or "") <= width for e in texts if "+" not in (e.text or ""))
+    assert all(float(element.attrib["y"]) < height for element in texts)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +363,8 @@ def test_the_schema_names_types_bounds_and_defaults() -> None:
         "roles.decode.args: mapping",
         "frontends.discovery: etcd | file; default etcd",
         "reduced.percentile: number, more than 0, less than 100",
-        "measure.target_qps: number, more than 0, at most 1e+06; required",
+        "measure.target_qps: number, more than 0, at most 1e+06",
+        "measure.round: v6.1 | v6.0 | v5.1; default v6.1",
         "measure.benchmark: qwen3-vl-235b-a22b | gpt-oss-120b | deepseek-r1 | llama2-70b-99.9; required",
         "measure.scenario: Offline | Server | Interactive; required",
     ):

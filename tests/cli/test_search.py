@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 PROBE = f"{sys.executable} -m tests.fakes.probe"
@@ -146,6 +147,8 @@ def test_offline(repository: Path) -> None:
         ("hang", "it hangs: no line for 4 s after 5 s of the run"),
         ("silent", "it hangs: no line for 4 s after 0 s of the run"),
         ("short", "it said done after 10 s; it was asked to run for 200 s"),
+        ("more", "at 11 s it says 501 completed of 500 issued"),
+        ("over", "at 11 s it says 401 over latency of 400 completed"),
     ],
 )
 def test_a_probe_that_does_not_measure_is_named_after_a_repeat(repository: Path, fault: str, named: str) -> None:
@@ -164,6 +167,28 @@ def test_a_probe_that_fails_once_is_repeated(repository: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ("exits", "it ended with exit status 3 after the line that says done"),
+        ("few", "its last line says 200 queries, and 30 QPS for 200 s are about 6000"),
+    ],
+)
+def test_a_probe_that_contradicts_itself_at_its_end_has_not_measured(repository: Path, fault: str, named: str) -> None:
+    done = _search(repository, f"--fault {fault} --capacity 31 --pace 0", *RANGE)
+    assert done.returncode == 4, done.stderr
+    assert f"did not measure, twice: {named}" in done.stderr
+
+
+def test_what_a_probe_leaves_in_a_session_of_its_own_is_killed(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORGOTTEN", str(tmp_path / "pid"))
+    done = _search(repository, "--fault detached", *RANGE, "--json")
+    assert done.returncode == 0, done.stderr
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (("--probe-command", "no-such-program-here"), "no-such-program-here is no program on PATH"),
@@ -172,6 +197,9 @@ def test_a_probe_that_fails_once_is_repeated(repository: Path, tmp_path: Path) -
         (("--probe-command", "true", "--low", "5", "--high", "4"), "--low 5 is not below --high 4"),
         (("--probe-command", "true", "--low", "5", "--start", "4"), "--start 4 is outside"),
         ((), "--probe-command"),
+        (("x.yaml", "--probe-command", "true"), "one of the two"),
+        (("x.yaml", "--duration-s", "5"), "--duration-s does not go with FILE"),
+        (("--probe-command", "true", "--resume", "x"), "--resume does not go with --probe-command"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(repository: Path, arguments: tuple[str, ...], told: str) -> None:

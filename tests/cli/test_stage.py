@@ -41,6 +41,15 @@ def test_manifest_to_a_file(base: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert (manifest.source, manifest.name, manifest.kind) == ("models/m", "m", "model")
 
 
+@pytest.mark.parametrize("wait", ["nan", "-5", "inf", "soon"])
+def test_a_wait_that_is_no_time_is_refused(base: Path, wait: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("stage", "copy", base / "m.yaml", "--base", base, "--to", base / "node", "--wait", wait) == 2
+    assert "--wait" in capsys.readouterr().err
+    assert not (base / "node").exists()
+    assert _run("cancel", "nothing", "--timeout", wait) == 2
+    assert "--timeout" in capsys.readouterr().err
+
+
 def test_manifest_to_stdout(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     arguments = ("--base", base, "--name", "other", "--kind", "dataset")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from click.testing import CliRunner, Result
 from dynamo_mlperf.cli.submit import command
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.workload import check_workload
+from dynamo_mlperf.site import load_site
 from dynamo_mlperf.topology.spec import load_topology
 from tests.fakes.slurm_programs import FakeSlurm
 
@@ -54,6 +57,32 @@ def test_what_is_seen_and_wrong_is_refused(here: Path, manifest: str) -> None:
     result = submit(f"{LARGE}.yaml", "--dry-run")
     assert isinstance(result.exception, ConfigError)
     assert result.stdout == ""
+
+
+def test_the_job_reads_the_site_as_it_was_at_the_submission(here: Path) -> None:
+    text = "partition: gpu  # since May\n"
+    (here / "mine.yaml").write_text(text)
+    assert submit(f"{LARGE}.yaml", "--site", "./mine.yaml").exception is None
+    sent = FakeSlurm(here / "bin").sent()["argv"]
+    place = sent[sent.index("--site") + 1]
+    (here / "mine.yaml").write_text("partition: other\n")
+    queued = load_site(place, base=here)
+    assert (queued.name, queued.partition, queued.digest) == ("mine", "gpu", sha256(text.encode()).hexdigest())
+    assert "--partition=gpu" in sent
+    assert submit(f"{LARGE}.yaml", "--site", "./mine.yaml").exception is None
+    assert (here / place).read_text() == text, "the first job may still wait"
+
+
+def test_the_dry_run_brings_the_site_along(here: Path) -> None:
+    text = "partition: gpu\nprologue: [a,\nEND OF SITE\n]\n# without an end"
+    (here / "mine.yaml").write_text(text)
+    shown = submit(f"{LARGE}.yaml", "--site", "./mine.yaml", "--dry-run").stdout
+    assert not (here / "runs").exists()
+    elsewhere = here / "elsewhere"
+    elsewhere.mkdir()
+    subprocess.run(("bash", "-e", "-c", shown), cwd=elsewhere, check=True, capture_output=True)
+    sent = FakeSlurm(here / "bin").sent()
+    assert (elsewhere / sent["argv"][sent["argv"].index("--site") + 1]).read_text() == text + "\n"
 
 
 def test_an_example_site_is_shown_but_not_sent_to(here: Path) -> None:

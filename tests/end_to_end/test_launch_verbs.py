@@ -71,7 +71,9 @@ def test_a_dry_run_prints_what_submit_sends_and_sends_nothing(place: Place, twin
     answer, dry = json.loads(sent.stdout), json.loads(shown.stdout)
     assert (answer["job_id"], answer["run_dir"]) == ("4711", str(place.root / "runs" / "twin-4711"))
     assert [fake.sent()["argv"], fake.sent()["script"]] == [dry["argv"][1:], dry["script"]]
-    assert dry["argv"][-3:] == ["/dev/stdin", "--site", "./main.yaml"]
+    assert dry["argv"][-3:] == ["/dev/stdin", "--site", dry["site"]["place"]]
+    site = (place.root / "main.yaml").read_text()
+    assert (place.root / dry["site"]["place"]).read_text() == dry["site"]["text"] == site
     assert "hf_secret" not in json.dumps(fake.sent()) + sent.stdout + sent.stderr
     kept = place.root / "runs" / ".submitted" / "4711"
     assert (kept / "twin.yaml").read_bytes() == twin.read_bytes()

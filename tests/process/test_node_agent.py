@@ -62,7 +62,7 @@ class Talk:
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Talk]:
-    talk = Talk(tmp_path, CUDA_VISIBLE_DEVICES="2, 5")
+    talk = Talk(tmp_path, CUDA_VISIBLE_DEVICES="2, 5", SLURM_STEP_GPUS="6,7", SLURM_JOB_GPUS="0,1")
     yield talk
     talk.close()
 
@@ -76,6 +76,7 @@ def free_block() -> range:
 def test_it_says_which_gpus_slurm_gave(agent: Talk) -> None:
     assert agent.facts["host"] == socket.gethostname()
     assert (agent.facts["devices"], agent.facts["gpus"]) == (["2", "5"], 2)
+    assert agent.facts["gpu_numbers"] == [6, 7], "with constrained devices the names count the granted ones alone"
 
 
 def test_ports_that_one_run_holds_no_other_gets(agent: Talk, tmp_path: Path) -> None:
@@ -118,6 +119,32 @@ def test_hundreds_of_connections_go_in_turns() -> None:
         door.bind(("127.0.0.1", 0))
         door.listen(1024)
         assert unreachable([door.getsockname()] * 300, 3.0) == {}
+
+
+def test_it_tidies_up_after_an_engine_while_others_run(agent: Talk) -> None:
+    ours = [Path(f"/dev/shm/ours-{os.getpid()}-{number}") for number in (0, 1)]
+    engines = [
+        subprocess.Popen(
+            [sys.executable, "-c", LEAKING, str(path)], stdout=subprocess.PIPE, env={RUN_VARIABLE: agent.mark}
+        )
+        for path in ours
+    ]
+    try:
+        for engine in engines:
+            assert engine.stdout is not None
+            assert engine.stdout.readline() == b"up\n"
+        assert agent.ask(do="tidy") == {"removed": []}
+        engines[0].kill()
+        engines[0].wait()
+        assert agent.ask(do="tidy") == {"removed": [str(ours[0])]}
+        assert ours[1].exists()
+    finally:
+        for engine, path in zip(engines, ours, strict=True):
+            engine.kill()
+            engine.wait()
+            assert engine.stdout is not None
+            engine.stdout.close()
+            path.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("ends", ["engine first", "both at once"])

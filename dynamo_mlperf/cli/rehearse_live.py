@@ -1,0 +1,63 @@
+"""`rehearse --live`: the derived topology, run through the whole chain on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.job.rehearsal import Stage
+    from dynamo_mlperf.topology.spec import Topology
+    from dynamo_mlperf.tuning.calibration import Calibration
+
+RUN = "run"
+"""In a live rehearsal's directory: the run directory."""
+
+
+def rehearse_live(
+    file: Path, topology: Topology, stage: Stage, given: Calibration | None, options: dict[str, Any]
+) -> int:
+    """Write the rehearsal's directory and run it; returns the run's exit code.
+
+    Raises:
+        ConfigError: See `write_live`.
+        SetupError: The directory cannot be written.
+    """
+    from dynamo_mlperf.cli.launch import Launch, launch
+    from dynamo_mlperf.cli.run import this_machine
+    from dynamo_mlperf.errors import SetupError
+    from dynamo_mlperf.job.context import local_run_id, new_nonce
+    from dynamo_mlperf.job.live_rehearsal import LiveRehearsal, write_live
+    from dynamo_mlperf.job.rehearsal import default_calibration, request_lengths
+    from dynamo_mlperf.tuning.rehearsal_engines import Factors, engines_of
+
+    engines, _notes = engines_of(topology, stage.base, stage.chosen)
+    none = options["calibration"] == "none"
+    found = None if none else given or default_calibration(topology, engines)
+    factors = found.factors if found else Factors()
+    lengths = request_lengths(topology, stage.base)
+    run_id = local_run_id(f"rehearse-{topology.name}", new_nonce())
+    directory = (options["run_dir"] or stage.base / "runs" / run_id).resolve()
+    what = LiveRehearsal(file, topology, engines, factors, lengths, options["seconds"], options["qps"])
+    try:
+        derived = write_live(directory, what, stage.base)
+    except OSError as problem:
+        raise SetupError(f"{directory}: {problem.strerror}", "--run-dir in a place that can be written") from problem
+    click.echo(f"{derived}: written; the rehearsal's topology, its profiles and prompts beside it", err=True)
+    if options["only_write"]:
+        click.echo(str(derived))
+        return 0
+    stage.check()
+    return launch(
+        Launch(
+            file=derived,
+            site=options["site"],
+            base_dir=stage.base,
+            run_dir=directory / RUN,
+            as_json=options["as_json"],
+            run_id=lambda _name: run_id,
+            allocation=this_machine,
+        )
+    )

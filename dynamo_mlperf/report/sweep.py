@@ -1,0 +1,237 @@
+"""A sweep as a report shows it: one row per split, and a picture of their rates."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from dynamo_mlperf.report import quantities as q
+from dynamo_mlperf.report.svg import WIDTH, Plot, line, picture, rect, text, y_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SWEEP_SUMMARY = "sweep/summary.json"
+_MOST_BYTES = 16_000_000
+_LEFT, _RIGHT, _TOP, _HEIGHT = 64.0, WIDTH - 16.0, 34.0, 200.0
+_BELOW = 58.0
+_WIDEST = 90.0
+_SHOWN = 40
+_TICK = 9.0
+
+
+@dataclass(frozen=True)
+class SweepRow:
+    """One split.
+
+    Attributes:
+        split: As in `4P8D`.
+        shares: Share of the split's GPUs by role, in percent: `50:50`.
+        rate_qps: Its rate; None without one.
+        per_gpu_qps: The same for each of its GPUs.
+        predicted_qps: What a rehearsal predicted.
+        located: Whether nothing much higher would hold.
+        binding: The constraint that is broken first above it.
+        bottleneck: The role that limits.
+        why: What the engines told of it, or why there is no rate.
+        restarts: Workers that were started for it.
+        engine_s: Engine time that it took, in seconds.
+        winner: Whether it has won.
+    """
+
+    split: str
+    shares: str
+    rate_qps: float | None
+    per_gpu_qps: float | None
+    predicted_qps: float | None
+    located: bool
+    binding: str
+    bottleneck: str
+    why: str
+    restarts: float
+    engine_s: float
+    winner: bool
+
+    @property
+    def rate_text(self) -> str:
+        """Its rate for people; a lower bound is told as one."""
+        if self.rate_qps is None:
+            return q.NO_VALUE
+        return q.rate(self.rate_qps) if self.located else f"≥ {q.rate(self.rate_qps)}"
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep.
+
+    Attributes:
+        state: `running`, `stopped` or `finished`.
+        simulated: `, simulated` where the engines were.
+        rows: The measured splits, in the order of the file.
+        skipped: Splits that were not measured, each with the reason.
+        restarts: Workers started between splits.
+        engine_s: Engine time of all, in seconds.
+    """
+
+    state: str
+    simulated: str
+    rows: tuple[SweepRow, ...]
+    skipped: tuple[tuple[str, str], ...]
+    restarts: float
+    engine_s: float
+
+    @property
+    def predicted(self) -> bool:
+        """Whether some split has a prediction."""
+        return any(row.predicted_qps is not None for row in self.rows)
+
+    def text(self) -> str:
+        """What it cost, for people."""
+        return (
+            f"{q.many(len(self.rows), 'split')} measured, {len(self.skipped)} skipped, "
+            f"{q.many(self.restarts, 'worker')} restarted, {q.duration(self.engine_s)} of engine time"
+            + ("" if self.state == "finished" else f"; {self.state} before its end")
+        )
+
+
+def read_sweep(root: Path) -> SweepView | None:
+    """The sweep of a run directory; None where there is none, or its summary cannot be read."""
+    path = root / SWEEP_SUMMARY
+    try:
+        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+            return None
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return view_of(value) if isinstance(value, dict) else None
+
+
+def view_of(value: Mapping[str, Any]) -> SweepView:
+    """What `summary.json` holds; what is not as it should be is left out."""
+    order = {name: place for place, name in enumerate(_list(value.get("order"))) if isinstance(name, str)}
+    rows = [_row(one, value.get("winner")) for one in _list(value.get("splits")) if isinstance(one, dict)]
+    skipped = [
+        (str(one.get("split", "")), str(one.get("reason", "")))
+        for key in ("pruned", "not_measured")
+        for one in _list(value.get(key))
+        if isinstance(one, dict)
+    ]
+    return SweepView(
+        str(value.get("state", "")),
+        ", simulated" if value.get("class") == "rehearsal" else "",
+        tuple(sorted(rows, key=lambda row: order.get(row.split, len(order)))),
+        tuple(sorted(skipped, key=lambda one: order.get(one[0], len(order)))),
+        q.number_or_none(value.get("restarts")) or 0.0,
+        q.number_or_none(value.get("engine_seconds")) or 0.0,
+    )
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _row(value: Mapping[str, Any], winner: object) -> SweepRow:
+    limits = _mapping(value.get("bottleneck"))
+    rate = q.number_or_none(value.get("rate_qps"))
+    name = str(value.get("split", ""))
+    return SweepRow(
+        name,
+        _shares(value),
+        rate,
+        q.number_or_none(value.get("rate_qps_per_gpu")),
+        q.number_or_none(value.get("predicted_qps")),
+        value.get("located") is True,
+        _word(value.get("binding_constraint")),
+        _word(limits.get("role")),
+        str(limits.get("text", "")) if rate is not None else str(value.get("reason", "")),
+        q.number_or_none(value.get("restarts")) or 0.0,
+        q.number_or_none(value.get("engine_seconds")) or 0.0,
+        winner == name,
+    )
+
+
+def _word(value: object) -> str:
+    return q.NO_VALUE if value is None else str(value)
+
+
+def _shares(value: Mapping[str, Any]) -> str:
+    degrees = _mapping(value.get("tensor_parallel"))
+    gpus = [
+        (q.number_or_none(count) or 0.0) * (q.number_or_none(degrees.get(role)) or 0.0)
+        for role, count in _mapping(value.get("workers")).items()
+    ]
+    total = sum(gpus)
+    return ":".join(f"{100 * one / total:.0f}" for one in gpus) if total else q.NO_VALUE
+
+
+def sweep_chart(name: str, view: SweepView) -> str:
+    """The rates of the splits as bars, in the order of the file, with a rehearsal's predictions as ticks.
+
+    Args:
+        name: Unique within the page.
+        view: At least one row.
+    """
+    rows = view.rows[:_SHOWN]
+    values = [value for row in rows for value in (row.rate_qps, row.predicted_qps) if value is not None]
+    plot = Plot(_LEFT, _RIGHT, _TOP, _TOP + _HEIGHT, (0.0, float(len(rows))), (0.0, max(values, default=1.0) * 1.12))
+    parts = [*y_axis(plot, "queries/s", grid=True), line(plot.left, plot.bottom, plot.right, plot.bottom, "axis")]
+    step = (plot.right - plot.left) / len(rows)
+    width = min(_WIDEST, step * 0.62)
+    for place, row in enumerate(rows):
+        middle = plot.left + step * (place + 0.5)
+        parts += _bar(plot, row, middle, width)
+    told = "; ".join(f"{row.split} {row.rate_text}{' (winner)' if row.winner else ''}" for row in rows)
+    title = f"Rate of each split{view.simulated}"
+    return picture(name, plot.bottom + _BELOW, title, f"Highest rate that holds, in queries/s: {told}.", parts)
+
+
+def _bar(plot: Plot, row: SweepRow, middle: float, width: float) -> list[str]:
+    parts = [text(middle, plot.bottom + 17, row.split, "tick", "middle")]
+    parts.append(text(middle, plot.bottom + 33, row.shares, "tick", "middle"))
+    if row.bottleneck != q.NO_VALUE:
+        parts.append(text(middle, plot.bottom + 49, f"{row.bottleneck} limits", "tick", "middle"))
+    if row.rate_qps is not None:
+        top = plot.y(row.rate_qps)
+        parts.append(rect(middle - width / 2, top, width, plot.bottom - top, "bars winner" if row.winner else "bars"))
+        parts.append(text(middle, top - 6, row.rate_text, "mark-text judged" if row.winner else "tick", "middle"))
+    if row.predicted_qps is not None:
+        at = plot.y(row.predicted_qps)
+        parts.append(line(middle - width / 2 - _TICK, at, middle + width / 2 + _TICK, at, "mark early"))
+    return parts
+
+
+def sweep_table(view: SweepView) -> Table:
+    """The splits for a terminal, one a line, then those that were skipped."""
+    table = Table.grid(padding=(0, 1))  # it has to fit 80 columns
+    heads = ["split", "GPUs, %", "queries/s", "per GPU", *(["rehearsed"] if view.predicted else [])]
+    heads += ["breaks first", "limits", "restarts", "engine s"]
+    for head in heads:
+        table.add_column(justify="left" if head in {"split", "breaks first", "limits"} else "right")
+    table.add_row(*(Text(head, style="dim") for head in heads))
+    for row in view.rows:
+        cells = [row.split, row.shares, row.rate_text, _rate(row.per_gpu_qps)]
+        cells += [_rate(row.predicted_qps)] if view.predicted else []
+        cells += [row.binding, row.bottleneck, q.count(row.restarts), q.count(row.engine_s)]
+        table.add_row(*(Text(q.printable(cell), style="bold green" if row.winner else "") for cell in cells))
+    for split, _reason in view.skipped:
+        table.add_row(Text(q.printable(split), style="dim"), "", Text("skipped", style="dim"))
+    return table
+
+
+def _rate(value: float | None) -> str:
+    return q.NO_VALUE if value is None else q.rate(value)
+
+
+def sweep_lines(view: SweepView) -> list[str]:
+    """What a terminal shows below the table: what limits each split, and why some were skipped."""
+    told = [f"{row.split}: {row.why}" for row in view.rows if row.why]
+    return [*told, *(f"{split} skipped: {reason}" for split, reason in view.skipped), view.text()]

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dynamo_mlperf.benchmark.catalogue import load_catalogue
+from dynamo_mlperf.benchmark.prompt_length import PromptMeter
+from dynamo_mlperf.cli.rehearse import command
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.report.predicted import as_svg
+from dynamo_mlperf.topology.plan import make_plan
+from dynamo_mlperf.topology.spec import load_topology
+from dynamo_mlperf.tuning.prediction import read_prediction
+from dynamo_mlperf.tuning.profiles import read_profile
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "topologies" / "q3vl-gb200x16-interactive-4p8d.yaml"
+SMALL = """\
+#!/usr/bin/env -S dynamo-mlperf job
+#SBATCH --nodes=1 --gres=gpu:4 --exclusive --no-requeue
+schema: 1
+name: small
+nodes: {count: 1, gpus: 4, gpu: gb200}
+model: {name: qwen3-vl-235b-a22b, precision: nvfp4, weights: {path: /no/weights}}
+engine: vllm
+roles:
+  prefill: {workers: 1, tensor_parallel: 2, args: {max-num-batched-tokens: 17920, max-model-len: 65536}}
+  decode: {workers: 2, tensor_parallel: 1, args: {max-num-batched-tokens: 2048, max-model-len: 65536}}
+measure: {benchmark: qwen3-vl-235b-a22b, scenario: Interactive, target_qps: 4}
+reduced: {percentile: 90, latency_limit_ms: 10000}
+"""
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(command, arguments)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture
+def with_assets(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The checkout as the working directory, with the tiny model made."""
+    if not (ROOT / "assets" / "tiny-qwen3-vl-moe").is_dir():
+        pytest.skip("make assets")
+    monkeypatch.chdir(ROOT)
+    return ROOT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "wanted either a topology FILE or --calibrate POINTS"),
+        ([str(FILE), "--calibrate", "x.yaml"], "wanted either"),
+        ([str(FILE), "--all", "--splits", "4P8D"], "--splits does not go with --all"),
+        ([str(FILE), "--live", "--all"], "--all does not go with --live"),
+        ([str(FILE), "--qps", "3"], "--qps does not go with a rehearsal"),
+        (["--calibrate", "x.yaml", "--live"], "--live does not go with --calibrate"),
+        ([str(FILE), "--splits", "4A"], "the file's roles are prefill and decode"),
+        ([str(FILE), "--splits", "9P9D"], "27 GPUs asked for, 16 in 4 nodes"),
+        ([str(FILE), "--profile", "no-such.npz"], "no-such.npz: No such file"),
+        ([str(FILE), "--profile", "router=x.npz"], "no role 'router'"),
+        ([str(FILE), "--profile", "decode=x", "--profile", "y"], "its role has a profile already"),
+        ([str(FILE), "--calibration", "no.json"], "no.json: No such file"),
+        (["--calibrate", "no.yaml"], "no.yaml: No such file"),
+        (["no.yaml"], "no.yaml: No such file"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_refused_with_a_way_out(arguments: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as refused:
+        CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert refused.value.action
+
+
+@pytest.mark.dynamo
+def test_a_rehearsal_is_shown_written_and_drawn_as_rehearsed(small: Path, tmp_path: Path) -> None:
+    out, svg = tmp_path / "prediction.json", tmp_path / "rates.svg"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "dynamo_mlperf.cli",
+            "rehearse",
+            small,
+            "--splits",
+            "1P2D,1P1D",
+            "--out",
+            out,
+            "--svg",
+            svg,
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "100"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "rehearsed (simulated engines)" in done.stdout
+    assert "rehearsed queries/s" in done.stdout
+    prediction = read_prediction(out)
+    assert json.loads(out.read_text())["class"] == "rehearsal"
+    assert prediction.granted_gpus == 4
+    assert prediction.order == ("1P2D", "1P1D")
+    assert (prediction.rate_of("1P2D") or 0.0) > 1.0
+    drawn = ET.fromstring(svg.read_text())
+    texts = [element.text or "" for element in drawn.iter() if element.tag.endswith("text")]
+    assert any("rehearsed" in text for text in texts)
+    assert {"1P2D", "1P1D"} <= set(texts)
+    assert as_svg(prediction) == svg.read_text()
+
+
+@pytest.mark.dynamo
+def test_a_rehearsal_that_is_stopped_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    started = subprocess.Popen(
+        [sys.executable, "-m", "dynamo_mlperf.cli", "rehearse", FILE, "--all"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stderr is not None
+    assert "rehearsed 1 of 7" in started.stderr.readline()
+    started.send_signal(signal.SIGTERM)
+    _out, told = started.communicate(timeout=120)
+    assert started.returncode == 143
+    assert told.endswith("error: stopped by SIGTERM\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_live_rehearsal_hides_nothing(small: Path, tmp_path: Path, with_assets: Path) -> None:
+    """What would run stands in a directory of its own, as a topology file that any verb takes."""
+    directory = tmp_path / "rehearsal"
+    done = call(str(small), "--live", "--only-write", "--run-dir", str(directory), "--qps", "3", "--seconds", "20")
+    assert done.exit_code == 0, done.output
+    assert (directory / "original.yaml").read_text() == SMALL
+    derived = load_topology(directory / "topology.yaml")
+    plan = make_plan(derived)
+    assert (derived.engine, plan.split.workers, len(plan.workers)) == ("mocker", "1P2D", 3)
+    assert sum(len(worker.ranks) for worker in plan.workers) == 4  # a slot for each GPU
+    assert derived.measure.target_qps == 3
+    assert derived.reduced is not None
+    assert (derived.reduced.min_duration_s, derived.reduced.percentile) == (20, 90)
+    roles = dict(derived.roles.present())
+    for name, role in roles.items():
+        profile = read_profile(Path(str(role.args["planner-profile-data"])))
+        assert profile.facts["origin"] == "aiconfigurator"
+        assert role.args["kv-bytes-per-token"] == 192_512, name
+    assert roles["decode"].args["num-gpu-blocks-override"] < roles["prefill"].args["num-gpu-blocks-override"]
+    assert roles["decode"].args["decode-speedup-ratio"] == pytest.approx(150 / 42.9, rel=0.03)
+    meter = PromptMeter(with_assets / "assets" / "tiny-qwen3-vl-moe")
+    counted = sorted(meter.count(sample) for sample in list(load_catalogue(directory / "dataset"))[::8])
+    assert counted[len(counted) // 2] == pytest.approx(3_700, rel=0.15)
+    with pytest.raises(ConfigError, match="two rehearsals would mix"):
+        CliRunner().invoke(command, [str(small), "--live", "--run-dir", str(directory)], catch_exceptions=False)
+
+
+@pytest.mark.dynamo
+@pytest.mark.loadgen
+def test_a_live_rehearsal_runs_the_whole_chain(small: Path, tmp_path: Path, with_assets: Path) -> None:
+    directory = tmp_path / "rehearsal"
+    done = subprocess.run(
+        [sys.executable, "-m", "dynamo_mlperf.cli", "rehearse", small, "--live", "--run-dir", directory, "--qps", "6",
+         "--seconds", "10", "--json"],
+        cwd=with_assets,
+        check=False,
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    verdict = json.loads(done.stdout)
+    assert verdict["class"] == "rehearsal"
+    assert verdict["verdict"] in {"VALID", "INVALID"}, done.stderr
+    assert verdict["failed_requests"] == 0
+    assert verdict["disaggregation"]["remote_prefills"] == verdict["requests"]
+    assert (directory / "run" / "topology.yaml").read_text() == (directory / "topology.yaml").read_text()
