@@ -342,5 +342,5 @@ def _find(site: str, directories: Sequence[Path], base: Path) -> Path:
     near = nearest(site, names)
     raise ConfigError(
         f"no site {site!r}; there are {', '.join(names) or 'none'}",
-        f"--site {near}" if near else "name the site file by its path",
+        f"--site {near}" if near else "name one of them, or the site file by its path, such as ./mine.yaml",
     )

@@ -134,6 +134,7 @@ def launch(call: Launch) -> int:
         progress,
         resume,
         origin,
+        {**({} if call.nodes is None else {"nodes": call.nodes}), **(call.blocks or {})},
     )
     try:
         verdict, code = run_job(request)

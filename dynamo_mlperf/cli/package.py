@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ import click
 from dynamo_mlperf.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from dynamo_mlperf.submission.package import Packaged
 
 _REHEARSAL = "REHEARSAL"
@@ -47,6 +50,7 @@ def command(
 
     if submitter is None and not rehearsal:
         raise ConfigError("no submitter", "--submitter NAME, as the organisation's folder is called")
+    signal.signal(signal.SIGTERM, _end)
     roots = tuple(Path(word) if "/" in word else run_directory(word) for word in runs)
     for root in roots:
         if not root.is_dir():
@@ -62,6 +66,11 @@ def command(
         return ExitCode.CHECK_FAILED
     click.echo(json.dumps(as_object(made, rehearsal=rehearsal), indent=2) if as_json else as_text(made))
     return ExitCode.DONE
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    """End as an exception does, so that nothing half-made stays beside the tree."""
+    raise SystemExit(ExitCode.TERMINATED)
 
 
 def as_object(made: Packaged, *, rehearsal: bool) -> dict[str, object]:

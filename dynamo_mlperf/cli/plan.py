@@ -39,6 +39,7 @@ def command(
     from dataclasses import replace
 
     from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.job.rate_search import predicted_qps
     from dynamo_mlperf.site import load_site, refuse_unfilled
     from dynamo_mlperf.topology.memory import memory_of
     from dynamo_mlperf.topology.picture import PlanFacts
@@ -53,6 +54,7 @@ def command(
     swept: list[str] = []
     if topology.sweep is None:
         plan = make_plan(topology, nodes)
+        predicted_qps(topology, Path.cwd())  # refuses a prediction that cannot be read
     else:
         topology, plan, swept = _first_of_sweep(topology, nodes)
     memory = memory_of(topology, Path.cwd())
@@ -246,9 +248,17 @@ def _refuse(topology: Topology, plan: Plan, site: Site) -> tuple[str, ...]:
 
 def _place_warnings(topology: Topology, site: Site) -> tuple[str, ...]:
     """What can be said from here about paths; whether the nodes see them is checked inside the job."""
+    from dynamo_mlperf.job.workload import benchmark_readme, where_from
+
     paths = topology.resolve(Path.cwd())
-    named = (("model.weights", paths.manifest or paths.weights), ("measure.dataset", paths.dataset))
-    found = [f"{key}: {path} is not there (seen from here)" for key, path in named if path and not path.exists()]
+    unseen = "is not there (seen from here)"
+    found = []
+    if (weights := paths.manifest or paths.weights) and not weights.exists():
+        read = benchmark_readme(topology, Path.cwd())
+        way = f"; {read} says how to get the model and write its manifest" if paths.manifest and read else ""
+        found.append(f"model.weights: {weights} {unseen}{way}")
+    if paths.dataset and not paths.dataset.exists():
+        found.append(f"measure.dataset: {paths.dataset} {unseen}; {where_from(topology, paths.dataset, Path.cwd())[0]}")
     package = Path(__file__).resolve().parent.parent
     if site.shared_path and not package.is_relative_to(Path(site.shared_path).resolve()):
         found.append(f"dynamo-mlperf runs from {package}, outside the site's shared_path; nodes may not see it")

@@ -98,4 +98,5 @@ def _default(field: FieldInfo) -> str:
         return "; required"
     if field.default_factory is not None or field.default is None:
         return ""
-    return f"; default {field.default}"
+    default = str(field.default).lower() if isinstance(field.default, bool) else field.default  # as YAML has it
+    return f"; default {default}"

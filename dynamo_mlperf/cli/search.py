@@ -149,6 +149,7 @@ def _search_file(file: Path, block: dict[str, object], options: dict[str, Any], 
 
 def _search_command(probe_command: str, options: dict[str, Any], *, as_json: bool) -> int:
     """Search with an external program."""
+    from dynamo_mlperf.errors import ConfigError
     from dynamo_mlperf.process.signals import StopFlag
     from dynamo_mlperf.tuning.conduct import Conduct, answer_json, exit_code
     from dynamo_mlperf.tuning.probe_command import ProbeCommand
@@ -156,6 +157,8 @@ def _search_command(probe_command: str, options: dict[str, Any], *, as_json: boo
 
     argv = _split(probe_command)
     stall_s, scenario, record_dir = options.pop("stall_s"), options.pop("scenario"), options.pop("record_dir")
+    if stall_s is not None and not stall_s <= _MOST["duration_s"]:  # NaN is not
+        raise ConfigError(f"--stall-s is {stall_s:g}", f"give at most {_MOST['duration_s']:g}")
     settings = _settings(options)
     stop = StopFlag()
     stop.install()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, SetupError, Stopped
@@ -65,6 +65,7 @@ class JobRequest:
         progress: For people.
         resume: The run directory whose search or sweep goes on here; None = begun anew.
         origin: The topology with the file's own split, where a sweep has put another one in its place.
+        laid_over: What the command line has laid over the file: `nodes`, and keys of top-level blocks.
     """
 
     topology_file: Path
@@ -78,6 +79,7 @@ class JobRequest:
     progress: Progress
     resume: Path | None = None
     origin: Topology | None = None
+    laid_over: Mapping[str, Any] = field(default_factory=dict)
 
 
 def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
@@ -203,6 +205,7 @@ def _open(request: JobRequest, stop: StopFlag) -> Job:
         place=request.allocation.describe(),
         topology=str(request.topology_file),
         **({"resumes": str(request.resume)} if request.resume else {}),
+        **({"laid_over": dict(request.laid_over)} if request.laid_over else {}),
     )
     _record_plan(paths, request.plan, request.allocation)
     supervisor = Supervisor(request.allocation, paths, events, stop)

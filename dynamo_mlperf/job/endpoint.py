@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from dynamo_mlperf.serving.http import Response
     from dynamo_mlperf.serving.supervisor import Supervisor
 
+ORACLE = "dynamo-mlperf-oracle"
+"""`owned_by` in the model list of this project's servers that know the answers (tests/fakes)."""
+
 _MODELS_PATH = "/v1/models"
 _MODELS_S = 30.0
 _TOKENS = 4
@@ -70,29 +73,41 @@ def _entrance(url: str) -> tuple[str, int]:
     return parts.hostname, port
 
 
-def check_model(endpoint: Endpoint, supervisor: Supervisor) -> None:
+def check_model(endpoint: Endpoint, supervisor: Supervisor, *, rehearsal: bool) -> None:
     """Every address answers and lists the model.
 
+    Args:
+        endpoint: What to ask.
+        supervisor: Waits for the answers.
+        rehearsal: Whether a server that only looks like a model will do.
+
     Raises:
-        ConfigError: One lists other models.
+        ConfigError: One lists other models, or says that it is an oracle and this is to be no rehearsal.
         MeasureError: One does not answer.
     """
     for url, address in zip(endpoint.urls, endpoint.entrances, strict=True):
-        answer = _answer(supervisor, Request(address, _MODELS_PATH, timeout_s=_MODELS_S))
+        try:
+            answer = _answer(supervisor, Request(address, _MODELS_PATH, timeout_s=_MODELS_S))
+        except OSError as problem:  # the name of the host has no address
+            raise MeasureError(f"{url}: {problem.strerror}", "name the host so that it is found from here") from problem
         if not answer.ok:
             said = answer.problem or f"HTTP {answer.status}"
             raise MeasureError(f"{url}{_MODELS_PATH}: {said}", "start the server, or name the one that is up")
-        served = _models(answer)
+        listed = _listed(answer)
+        served = [str(entry["id"]) for entry in listed]
         if endpoint.model not in served:
-            listed = ", ".join(served) or "none"
-            raise ConfigError(f"{url} serves no model {endpoint.model!r}; it lists {listed}", "name one with --model")
+            shown = ", ".join(served) or "none"
+            raise ConfigError(f"{url} serves no model {endpoint.model!r}; it lists {shown}", "name one with --model")
+        if not rehearsal and any(entry.get("owned_by") == ORACLE for entry in listed):
+            raise ConfigError(f"{url} is an oracle: it knows the answers and is no model", "add --rehearsal")
 
 
-def _models(answer: Response) -> list[str]:
+def _listed(answer: Response) -> list[dict[str, Any]]:
+    """The entries of a model list; none where it is no such list."""
     try:
         value: Any = answer.json()
-        return [str(entry["id"]) for entry in value["data"]]
-    except (ValueError, TypeError, KeyError):
+        return [entry for entry in value["data"] if "id" in entry and isinstance(entry, dict)]
+    except (ValueError, TypeError, KeyError, RecursionError):
         return []
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shutil
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -33,7 +34,14 @@ from dynamo_mlperf.load.requests import RequestsFile, write_requests
 from dynamo_mlperf.load.spec import MeasureSpec
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.process.allocation import LocalAllocation
-from dynamo_mlperf.process.machine import raise_descriptor_limit
+from dynamo_mlperf.process.machine import (
+    make_scratch,
+    own_cpu_s,
+    own_start_t,
+    peak_memory_bytes,
+    raise_descriptor_limit,
+    run_mark,
+)
 from dynamo_mlperf.process.signals import StopFlag
 from dynamo_mlperf.record import EventLog, Reason, Verdict, write_verdict
 from dynamo_mlperf.serving.supervisor import Supervisor
@@ -179,11 +187,14 @@ class _Run:
         self._events = EventLog(paths)
         self._allocation = LocalAllocation(1)
         self._supervisor = Supervisor(self._allocation, paths, self._events, stop)
-        self._place = LoadPlace(self._supervisor, paths, progress, local_run_id("measure", new_nonce()))
+        nonce = new_nonce()
+        self._place = LoadPlace(self._supervisor, paths, progress, local_run_id("measure", nonce))
+        self._scratch = make_scratch(nonce, run_mark(self._place.run_id))  # by which `status` and `cancel` find us
 
     def close(self) -> None:
         """Nothing is left running."""
         self._supervisor.stop_all()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -199,6 +210,8 @@ class _Run:
 
     def performance(self) -> tuple[Verdict, ExitCode]:
         """The performance test, to its recorded verdict."""
+        place = self._allocation.describe()
+        self._events.add("job_begin", called_t=own_start_t(), run=self._place.run_id, place=place)
         try:
             verdict = self._measured()
             short = verdict.verdict == "VALID" and any(name != "VALID" for name in verdict.tests.values())
@@ -207,6 +220,7 @@ class _Run:
             self._events.add("error", what=str(problem))
             verdict, code = self._failed(problem), problem.exit_code
         write_verdict(self._paths, verdict)
+        self._events.add("job_end", exit_code=int(code), peak_memory_bytes=peak_memory_bytes(), cpu_s=own_cpu_s())
         return verdict, code
 
     def _measured(self) -> Verdict:
@@ -214,7 +228,7 @@ class _Run:
         if test.endpoints_python is not None:
             return self._measured_by_endpoints(test.endpoints_python)
         with self._phase("check"):
-            check_model(test.endpoint, self._supervisor)
+            check_model(test.endpoint, self._supervisor, rehearsal=test.result_class == "rehearsal")
             self._write_requests(root / REQUESTS_FILE)
         with self._phase("measure"):
             self._load(LoadTest("loadgen", root, self._paths.load, test.settings, root / REQUESTS_FILE))
@@ -230,7 +244,7 @@ class _Run:
             place, test.endpoint, test.settings, test.data_set, test.result_class, test.tokenizer, test.with_accuracy
         )
         with self._phase("check"):
-            check_model(test.endpoint, self._supervisor)
+            check_model(test.endpoint, self._supervisor, rehearsal=test.result_class == "rehearsal")
             record = at_url.prepare(self._events)
         with self._phase("measure"):
             at_url.measure(record)
@@ -242,7 +256,7 @@ class _Run:
         """An accuracy or compliance test, to its recorded result."""
         test = self._test
         with self._phase("check"):
-            check_model(test.endpoint, self._supervisor)
+            check_model(test.endpoint, self._supervisor, rehearsal=test.result_class == "rehearsal")
             way = self._ids_from(side)
         with self._phase("accuracy" if side.compliance is None else "compliance"):
             place = SideRun(

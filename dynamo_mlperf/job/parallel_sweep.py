@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import RunPaths, write_atomic, write_json
-from dynamo_mlperf.job.sweep_records import SPLIT_FILE, SUMMARY_FILE, SWEEP_DIR, SweepRecords, read_split, result_of
+from dynamo_mlperf.job.sweep_records import (
+    FAILED,
+    SPLIT_FILE,
+    SUMMARY_FILE,
+    SWEEP_DIR,
+    SweepRecords,
+    read_split,
+    result_of,
+)
 from dynamo_mlperf.record import read_verdict
 from dynamo_mlperf.topology.one_split import one_split_text
 from dynamo_mlperf.tuning.sweep import SweepState
@@ -87,7 +95,12 @@ class ParallelSweep:
     def open_splits(self, busy: Collection[str]) -> list[RoleSplit]:
         """Splits that are neither measured nor with a job that waits or runs (`busy`, by job id)."""
         under_way = {point.split for point in self.sent if point.job_id in busy}
-        return [one for one in self._splits if one.name not in under_way and self._measured(one) is None]
+        return [one for one in self._splits if one.name not in under_way and self._is_open(one)]
+
+    def _is_open(self, split: RoleSplit) -> bool:
+        """Whether a split was not measured; one that failed is tried again."""
+        known = self._measured(split)
+        return known is None or known["kind"] == FAILED
 
     def argv_of(self, split: RoleSplit) -> tuple[list[str], str]:
         """What the split's job becomes, and the name of its run directory."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.files import write_json
 from dynamo_mlperf.job.workload import decide_settings, read_data_set
-from dynamo_mlperf.tuning.records import ANSWER, SETTINGS
+from dynamo_mlperf.tuning.records import ANSWER, SETTINGS, check_probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -82,6 +83,7 @@ def check_resume(topology: Topology, base_dir: Path, run: Path) -> None:
     for name in identities:
         if _is_locked(run / SWEEP_DIR / name):
             raise ConfigError(f"the sweep in {run} still runs", "wait for its end, or cancel it")
+        check_probes(run / SWEEP_DIR / name)
 
 
 def check_same(old: Path, wanted: Mapping[str, Any]) -> None:
@@ -114,6 +116,7 @@ def check_same(old: Path, wanted: Mapping[str, Any]) -> None:
         )
     if _is_locked(old):
         raise ConfigError(f"the search in {old} still runs", "wait for its end, or cancel it")
+    check_probes(old)
     if (answer := _answer_of(old)) is not None:
         raise ConfigError(
             f"the search in {old} has its answer: {answer:.5g} QPS", "there is nothing to resume; search anew"
@@ -140,7 +143,8 @@ def _answer_of(old: Path) -> float | None:
     """The answer of a search that needs no more; None while there is none, or a better one may be found."""
     try:
         value = json.loads((old / ANSWER).read_text())
-        return float(value["answer_qps"]) if value["located"] else None
+        rate = float(value["answer_qps"])
+        return rate if value["located"] and 0.0 < rate < math.inf else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -13,9 +13,9 @@ from dynamo_mlperf.job.judged import judged
 from dynamo_mlperf.job.measurement import LoadTest, measure
 from dynamo_mlperf.job.pressure import PRESSURE_FILE, read_pressure
 from dynamo_mlperf.job.rate_search import REST_REQUESTS, search_rate, search_settings
-from dynamo_mlperf.job.sweep_records import Measured
+from dynamo_mlperf.job.sweep_records import FAILED, Measured, run_at
 from dynamo_mlperf.job.workload import REQUESTS_FILE
-from dynamo_mlperf.record import read_verdict, write_verdict
+from dynamo_mlperf.record import write_verdict
 from dynamo_mlperf.topology.searching import Search
 from dynamo_mlperf.tuning.bottleneck import find_bottleneck
 from dynamo_mlperf.tuning.probes import Answer
@@ -73,7 +73,7 @@ class SplitTest:
             found = self._search(start_qps, budget_s) if rates is None else self._run_rates(rates)
         except MeasureError as problem:
             spent_s = time.monotonic() - began
-            found = Measured(None, None, False, None, "failed", problem.what, None, None, spent_s)  # noqa: FBT003
+            found = Measured(None, None, False, None, FAILED, problem.what, None, None, spent_s)  # noqa: FBT003
         finally:
             self.gauge.end()
         return replace(found, bottleneck=find_bottleneck(read_pressure(self.directory / PRESSURE_FILE)))
@@ -107,9 +107,10 @@ class SplitTest:
         rest = Rest(self.job, self.deployment, block, self.workload.warm_up_bodies(REST_REQUESTS))
         ordered = sorted(rates)
         outcomes: dict[float, bool] = {}
+        folders: dict[float, str] = {}
         binding = None
         while (rate := next_rate(ordered, outcomes)) is not None:
-            verdict = self._run(ordered.index(rate), rate, rest)
+            folders[rate], verdict = self._run(rate, rest)
             outcomes[rate] = verdict["verdict"] == "VALID"
             binding = binding if outcomes[rate] else _first_broken(verdict)
         held = max((rate for rate, valid in outcomes.items() if valid), default=None)
@@ -121,21 +122,17 @@ class SplitTest:
             binding,
             "answer" if held else "none of the rates",
             f"full-length VALID run at {held:g} QPS" if held else f"none of {len(rates)} rates is VALID",
-            self._folder(ordered.index(held)).name if held else None,
+            folders[held] if held else None,
             held,
             time.monotonic() - began,
         )
 
-    def _folder(self, number: int) -> Path:
-        return self.directory / f"rate-{number + 1:03d}"
-
-    def _run(self, number: int, rate: float, rest: Rest) -> dict[str, Any]:
-        """One full-length run; one that an interrupted sweep has finished already counts."""
-        folder = self._folder(number)
-        known = read_verdict(RunPaths(folder))
-        if known is not None and known["target_qps"] == rate:
-            return known
-        folder.mkdir(exist_ok=True)
+    def _run(self, rate: float, rest: Rest) -> tuple[str, dict[str, Any]]:
+        """One full-length run in a folder of its own; one that an interrupted sweep has finished already counts."""
+        folder, known = run_at(self.directory, rate)
+        if known is not None:
+            return folder.name, known
+        folder.mkdir()
         rest.reach()
         began_t = time.time()
         settings = replace(self.workload.settings, target_qps=rate)
@@ -145,7 +142,7 @@ class SplitTest:
         transfer = measure(self.job, self.deployment, test)
         verdict = judged(self.job, self.deployment, folder, settings, transfer, since_t=began_t)
         write_verdict(RunPaths(folder), verdict)
-        return verdict.as_json()
+        return folder.name, verdict.as_json()
 
 
 def _first_broken(verdict: dict[str, Any]) -> str | None:

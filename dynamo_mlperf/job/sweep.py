@@ -17,14 +17,14 @@ from dynamo_mlperf.job.rate_search import allocation_left_s
 from dynamo_mlperf.job.result import link_result
 from dynamo_mlperf.job.resuming import identity
 from dynamo_mlperf.job.split_test import SplitTest
-from dynamo_mlperf.job.sweep_records import SWEEP_DIR, SweepRecords, result_of
+from dynamo_mlperf.job.sweep_records import FAILED, SWEEP_DIR, SweepRecords, result_of
 from dynamo_mlperf.job.sweep_start import first_state, identities_of, sweep_ports
 from dynamo_mlperf.job.transition import Proof, job_of, move
 from dynamo_mlperf.record import Reason, Verdict
 from dynamo_mlperf.topology.plan import plan_as_json
 from dynamo_mlperf.topology.role_splits import own_split, with_split
 from dynamo_mlperf.tuning.prediction import FILE_NAME
-from dynamo_mlperf.tuning.sweep import gpus_of, next_split, pruned
+from dynamo_mlperf.tuning.sweep import NO_TIME, gpus_of, next_split, pruned, without_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 CANARY_SAMPLES = 2
 ROOM_S = 60.0
 """What a split needs of the allocation's time beyond a full-length run: its workers' start, coming to rest."""
-_NO_TIME = "the allocation's time was over; resume the sweep in another"
 
 
 class Sweep:
@@ -125,11 +124,8 @@ class Sweep:
         split = next_split(self._state)
         left_s = allocation_left_s(self._job)
         shortest_s = self._workload.settings.min_duration_ms / 1000.0 + ROOM_S
-        if split is None or left_s is None or left_s >= shortest_s:
-            return split
-        open_names = self._open_names()
-        self._left_out |= dict.fromkeys(open_names, f"{left_s:.0f} s left, {shortest_s:.0f} s needed: {_NO_TIME}")
-        return None
+        self._left_out |= without_time(self._state, left_s, shortest_s)
+        return None if self._left_out else split
 
     def _open_names(self) -> list[str]:
         state = self._state
@@ -222,15 +218,16 @@ class Sweep:
 
     def _no_winner(self) -> Verdict:
         job, wanted = self._job, self._job.topology.measure
-        told = "; ".join(f"{value['split']}: {value['reason']}" for value in self._records.splits) or _NO_TIME
+        told = "; ".join(f"{value['split']}: {value['reason']}" for value in self._records.splits) or NO_TIME
         reason = Reason(
             "sweep",
             "a split with a rate that holds",
             f"none of {len(self._state.splits)} ({told})",
             "read sweep/summary.json; lower sweep.rates, search.low or the size of the model",
         )
+        failed = bool(self._records.splits) and all(value["kind"] == FAILED for value in self._records.splits)
         return Verdict(
-            "INVALID",
+            "FAILED" if failed else "INVALID",
             job.result_class,
             wanted.benchmark,
             wanted.scenario,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from dynamo_mlperf.tuning.bottleneck import CLEAR
 from dynamo_mlperf.tuning.sweep import SplitResult, gpus_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from dynamo_mlperf.job.transition import Transition
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 SWEEP_DIR = "sweep"
 SUMMARY_FILE = "summary.json"
 SPLIT_FILE = "split.json"
+FAILED = "failed"
+"""The `kind` of a split that did not measure."""
 IDENTITY_FILE = "identity.json"
 _SCHEMA = 1
 _SHOWN = 3
@@ -160,20 +163,58 @@ class SweepRecords:
         check_takeover(old, identities)
         for split in splits:
             there = old / split.name
-            if (there / SPLIT_FILE).is_file():
+            known = finished_split(there)
+            if known is not None:
                 link_tree(there, self.folder(split))
-                self.splits.append({**read_split(there / SPLIT_FILE), "resumed": True})
+                self.splits.append({**known, "split": split.name, "resumed": True})
             elif there.is_dir():
                 _take_over_runs(there, self.folder(split))
 
 
 def _take_over_runs(old: Path, new: Path) -> None:
     """Of a split that was cut: the runs that ended, and what the engines told. A search takes over its own probes."""
-    for folder in sorted(old.glob("rate-*")):
-        if (folder / "verdict.json").is_file():
+    for folder in run_folders(old):
+        if finished_run(folder) is not None:
             link_tree(folder, new / folder.name)
     if (old / PRESSURE_FILE).is_file():
         shutil.copyfile(old / PRESSURE_FILE, new / PRESSURE_FILE)  # no link: it is appended to
+
+
+def run_folders(directory: Path) -> list[Path]:
+    """The folders of full-length runs at given rates in a split's folder."""
+    found = sorted(directory.glob("rate-*"))
+    return [folder for folder in found if re.fullmatch(r"rate-[0-9]{3,6}", folder.name) and folder.is_dir()]
+
+
+def run_at(directory: Path, rate: float) -> tuple[Path, dict[str, Any] | None]:
+    """The folder of a split's finished run at a rate, with its verdict; else a free one.
+
+    A folder that is there is never measured in again: its files may be links to another run's evidence.
+    """
+    folders = run_folders(directory)
+    for folder in folders:
+        if (known := finished_run(folder)) is not None and known["target_qps"] == rate:
+            return folder, known
+    last = max((int(folder.name.rpartition("-")[2]) for folder in folders), default=0)
+    return directory / f"rate-{last + 1:03d}", None
+
+
+def finished_run(folder: Path) -> dict[str, Any] | None:
+    """The verdict of a full-length run that measured; None where it did not end, or its record is damaged."""
+    try:
+        value: dict[str, Any] = json.loads((folder / "verdict.json").read_bytes())
+        measured = value["verdict"] in {"VALID", "INVALID"} and is_rate(value["target_qps"])
+        limits = value["latency_p99_ms"].values()
+        numbers = [one[key] for one in limits for key in ("at_percentile", "over_limit", "over_limit_allowed")]
+        numbers += [1.0 / one["limit"] for one in limits]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        return None
+    return value if measured and all(isinstance(number, int | float) for number in numbers) else None
+
+
+def is_rate(value: object) -> bool:
+    """Whether it is a number of queries per second above 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf
 
 
 def check_takeover(old: Path, identities: Mapping[str, Mapping[str, Any]]) -> None:
@@ -200,6 +241,18 @@ def check_takeover(old: Path, identities: Mapping[str, Mapping[str, Any]]) -> No
             )
 
 
+def finished_split(folder: Path) -> dict[str, Any] | None:
+    """A split's record; None where there is none, or it failed to measure: a resumed sweep tries that one again.
+
+    Raises:
+        ConfigError: It cannot be read, or is none.
+    """
+    if not (folder / SPLIT_FILE).is_file():
+        return None
+    value = read_split(folder / SPLIT_FILE)
+    return None if value["kind"] == FAILED else value
+
+
 def read_split(path: Path) -> dict[str, Any]:
     """A `split.json`.
 
@@ -207,12 +260,43 @@ def read_split(path: Path) -> dict[str, Any]:
         ConfigError: It cannot be read, or is none.
     """
     value = _object(path)
-    rate = value.get("rate_qps")
-    number = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate) and rate > 0
-    seconds = value.get("engine_seconds")
-    if (rate is not None and not number) or not isinstance(seconds, int | float) or "restarts" not in value:
-        raise ConfigError(f"{path} is not as a sweep wrote it", "remove it; its split is then measured again")
+    wrong = [name for name, good in _KEYS.items() if name not in value or not good(value[name])]
+    if value.get("rate_qps") is not None:
+        wrong += [name for name in ("confirmed_in", "target_qps") if value.get(name) is None]
+    if wrong:
+        told = f"{wrong[0]} is {value.get(wrong[0])!r:.40}"
+        raise ConfigError(f"{path} is not as a sweep wrote it: {told}", "remove it; its split is then measured again")
     return value
+
+
+def _none_or(good: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or good(value)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < math.inf
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_folder(value: object) -> bool:
+    """The name of a probe's or a run's folder, never a path."""
+    return isinstance(value, str) and re.fullmatch(r"(probe|rate)-[0-9]{3,6}", value) is not None
+
+
+_KEYS: Mapping[str, Callable[[object], bool]] = {
+    "rate_qps": _none_or(is_rate),
+    "ceiling_qps": _none_or(is_rate),
+    "target_qps": _none_or(is_rate),
+    "confirmed_in": _none_or(_is_folder),
+    "kind": _is_text,
+    "reason": _is_text,
+    "restarts": _is_amount,
+    "engine_seconds": _is_amount,
+}
+"""What a resumed sweep reads of `split.json`."""
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.job.resuming import identity
-from dynamo_mlperf.job.sweep_records import SPLIT_FILE, SWEEP_DIR, read_split, result_of
+from dynamo_mlperf.job.sweep_records import SWEEP_DIR, finished_split, result_of
 from dynamo_mlperf.serving.workers import check_launchable
 from dynamo_mlperf.topology.memory import memory_of
 from dynamo_mlperf.topology.replanning import PortBlocks, first_plan, port_blocks
@@ -52,9 +52,9 @@ def first_state(topology: Topology, base_dir: Path, resume: Path | None = None) 
     block, own = topology.sweep, own_split(topology)
     known = []
     for split in splits:
-        path = None if resume is None else resume / SWEEP_DIR / split.name / SPLIT_FILE
-        if path is not None and path.is_file():
-            known.append(result_of(read_split(path), split))
+        value = None if resume is None else finished_split(resume / SWEEP_DIR / split.name)
+        if value is not None:
+            known.append(result_of(value, split))
     return SweepState(
         splits,
         tuple(known),

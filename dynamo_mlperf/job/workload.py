@@ -97,19 +97,19 @@ def read_data_set(topology: Topology, base_dir: Path) -> DataSet:
     except ConfigError as problem:
         if (directory / wanted).exists():
             raise
-        raise ConfigError(problem.what, _where_from(topology, directory, base_dir)) from None
+        raise ConfigError(problem.what, "; ".join(where_from(topology, directory, base_dir))) from None
 
 
-def _where_from(topology: Topology, directory: Path, base_dir: Path) -> str:
-    """What to do where `directory` holds no data set: the real one's source, and the tiny one where it would do."""
+def where_from(topology: Topology, directory: Path, base_dir: Path) -> list[str]:
+    """What to do where `directory` holds no data set: first its source, then the tiny one where it would do."""
     name = topology.measure.benchmark
     wanted, tiny = (CATALOGUE_FILE, "tiny-product-catalogue") if name == WITH_IMAGES else (PROMPTS_FILE, "tiny-prompts")
     makes = "`dynamo-mlperf init --assets assets` makes"
-    read = Path("benchmarks") / name / "README.md"
+    read = benchmark_readme(topology, base_dir)
     ways = []
     if directory.name == tiny:
         ways = [f"{makes} it"]
-    elif any((root / read).is_file() for root in (base_dir, _CHECKOUT)):
+    elif read is not None:
         ways = [f"{read} says where it comes from and how to make it"]
     else:
         ways = [f"name a directory that holds a {wanted}"]
@@ -117,7 +117,13 @@ def _where_from(topology: Topology, directory: Path, base_dir: Path) -> str:
         ways.append(f"{makes} a tiny one, assets/{tiny}")
     if not Path(topology.measure.dataset or "/").is_absolute():
         ways.append("a relative path counts from the directory where the command is run (submit, sbatch: from there)")
-    return "; ".join(ways)
+    return ways
+
+
+def benchmark_readme(topology: Topology, base_dir: Path) -> Path | None:
+    """The page that says where the benchmark's model and data come from, relative; None where it is not at hand."""
+    read = Path("benchmarks") / topology.measure.benchmark / "README.md"
+    return read if any((root / read).is_file() for root in (base_dir, _CHECKOUT)) else None
 
 
 def sample_messages(sample: ProductSample | PromptSample) -> list[dict[str, Any]]:

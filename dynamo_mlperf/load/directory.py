@@ -43,10 +43,10 @@ _PLACES = ("", "loadgen", "performance/run_1", "run_1", "performance", "accuracy
 """Where LoadGen's logs may lie below the directory that a person names; the first that has them."""
 
 
-_UNREADABLE = (
+UNREADABLE = (
     ValueError,
     TypeError,
-    KeyError,
+    LookupError,
     AttributeError,
     OSError,
     ArithmeticError,
@@ -54,6 +54,7 @@ _UNREADABLE = (
     MemoryError,
     yaml.YAMLError,
 )
+"""What reading a record with anything in it may raise."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +86,7 @@ def judge_directory(directory: Path, wanted: Wanted | None = None) -> Verdict:
         )
     try:
         return _judge(directory, asked)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         # Files of others, and of ours that were cut: a value of the wrong kind can be anywhere in them.
         raise MeasureError(
             f"{directory} holds records that cannot be read ({type(error).__name__}: {error})",

@@ -28,10 +28,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _begin() -> None:
+def _begin(parent: int) -> None:
     """In each process: Ctrl-C is the parent's business, and without a parent there is nothing to do."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before this one asked to be told
+        os._exit(1)
 
 
 class Spread(Generic[_Task, _Result]):
@@ -47,7 +49,9 @@ class Spread(Generic[_Task, _Result]):
         self._most_waiting = _WAITING_EACH * workers
         self._waiting: deque[Future[_Result]] = deque()
         context = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(workers, context, initializer=_begin) if workers > 1 else None
+        self._pool = (
+            ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(os.getpid(),)) if workers > 1 else None
+        )
 
     def put(self, task: _Task) -> list[_Result]:
         """Hand on a task; gives the results that had to be waited for first, because enough is under way."""

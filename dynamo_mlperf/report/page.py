@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -21,6 +22,7 @@ from dynamo_mlperf.report.diagrams import flow, shown_processes, timeline_chart
 from dynamo_mlperf.report.figures import Figures, LatencyRow, derive_figures
 from dynamo_mlperf.report.logs import logs_that_matter, tail
 from dynamo_mlperf.report.predicted import beside
+from dynamo_mlperf.report.probes import read_probes
 from dynamo_mlperf.report.queries import CONSTRAINTS, ascending_ms, causes, per_query_ms
 from dynamo_mlperf.report.run_data import Command, RunData, read_run
 from dynamo_mlperf.report.side_tests import side_rows
@@ -115,6 +117,7 @@ def render_page(run: RunData) -> str:
         query_errors=causes(run.queries)[:_ERRORS_SHOWN] if run.queries else (),
         timeline=_timeline(run),
         side_tests=side_rows(run.paths.root),
+        search=read_probes(run.paths.root),
         sweep=(sweep := read_sweep(run.paths.root)),
         sweep_chart=Markup(sweep_chart("sweep-rates", sweep)) if sweep and sweep.rows else None,  # noqa: S704 - escaped in svg.py
         flow=_flow(run, figures),
@@ -122,6 +125,7 @@ def render_page(run: RunData) -> str:
         grid=gpu_grid(run.layout) if run.layout else (),
         topology=(run.topology or "")[:_TOPOLOGY_CHARACTERS],
         topology_cut=len(run.topology or "") > _TOPOLOGY_CHARACTERS,
+        laid_over=yaml.safe_dump(dict(run.laid_over), sort_keys=False) if run.laid_over else "",
         client=flat(run.client),
         canary=flat(run.canary),
         commands=run.commands[:_COMMANDS_SHOWN],

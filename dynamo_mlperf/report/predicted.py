@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -13,6 +14,7 @@ from dynamo_mlperf.report import quantities as q
 from dynamo_mlperf.tuning.prediction import FILE_NAME, Prediction, SplitPrediction, read_prediction
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 CONSTRAINTS = {
@@ -26,6 +28,7 @@ _SPLITS_SHOWN = 60
 _WIDTH, _LEFT, _BAR, _ROW, _TOP = 860, 90, 380, 24, 58
 _COLOURS = {"prefill": "#1d6fb8", "decode": "#b8541d", "aggregated": "#1f7a4d", None: "#777777"}
 _FONT = "font:12px system-ui,sans-serif;fill:#222"
+_LINE, _LETTERS = 17, 120  # px from one line of the basis to the next; letters that fit the width in wide fonts
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,9 @@ def basis(prediction: Prediction) -> str:
 
 def splits_table(prediction: Prediction) -> Table:
     """The table of a rehearsal, the best split first."""
-    unit = "samples/s" if prediction.scenario == "Offline" else "queries/s"
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, title_justify="left")
     table.add_column("split")
-    for title in (f"rehearsed {unit}", "per GPU", "GPUs"):
+    for title in (f"rehearsed {_unit(prediction)}", "per GPU", "GPUs"):
         table.add_column(title, justify="right")
     table.add_column("binds")
     table.add_column("bottleneck")
@@ -107,35 +109,41 @@ def splits_table(prediction: Prediction) -> Table:
     return table
 
 
+def _unit(prediction: Prediction) -> str:
+    return "samples/s" if prediction.scenario == "Offline" else "queries/s"
+
+
 def as_svg(prediction: Prediction) -> str:
     """The picture: a bar per split, coloured by its bottleneck role; one SVG document that needs nothing else."""
     shown = [each for each in prediction.splits if each.rate_qps is not None][:_SPLITS_SHOWN]
     most = max((each.rate_qps or 0.0 for each in shown), default=1.0)
     title = f"{prediction.name}: {prediction.benchmark} {prediction.scenario}, rehearsed (simulated engines)"
     parts = [f'<text x="12" y="24" style="font:bold 14px system-ui,sans-serif;fill:#222">{escape(title)}</text>']
-    parts += _legend()
+    parts += _legend([role for role in _COLOURS if any(each.bottleneck == role for each in shown)])
     for row, each in enumerate(shown):
         top = _TOP + row * _ROW
         length = round(_BAR * (each.rate_qps or 0.0) / most, 1)
         fill = _COLOURS.get(each.bottleneck, _COLOURS[None])
         per_gpu = f"{each.per_gpu_qps:.3f} per GPU" if each.per_gpu_qps else ""
-        said = f"{rate_text(each)} ({per_gpu}); {CONSTRAINTS.get(each.binding or '', 'no limit')}"
+        said = f"{rate_text(each)} {_unit(prediction)} ({per_gpu}); {CONSTRAINTS.get(each.binding or '', 'no limit')}"
         parts.append(_text(12, top + 14, each.split))
         parts.append(f'<rect x="{_LEFT}" y="{top}" width="{length}" height="{_ROW - 6}" rx="3" fill="{fill}"/>')
         parts.append(_text(_LEFT + length + 8, top + 14, said))
-    height = _TOP + len(shown) * _ROW + 34
-    parts.append(_text(12, height - 14, basis(prediction)))
+    below = _TOP + len(shown) * _ROW + 20
+    lines = wrap(basis(prediction), _LETTERS, break_on_hyphens=False)
+    parts += [_text(12, below + row * _LINE, line) for row, line in enumerate(lines)]
+    height = below + len(lines) * _LINE
     size = f'width="{_WIDTH}" height="{height}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {_WIDTH} {height}" role="img">'
     return "\n".join([head, f"<title>{escape(title)}</title>", f'<rect {size} fill="#fff"/>', *parts, "</svg>", ""])
 
 
-def _legend() -> list[str]:
+def _legend(roles: Sequence[str | None]) -> list[str]:
     parts, left = [], 12
-    for role, colour in _COLOURS.items():
-        parts.append(f'<rect x="{left}" y="35" width="12" height="12" rx="3" fill="{colour}"/>')
-        parts.append(_text(left + 18, 45, f"{role} runs out" if role else "neither"))
-        left += 150
+    for role in roles:
+        parts.append(f'<rect x="{left}" y="35" width="12" height="12" rx="3" fill="{_COLOURS[role]}"/>')
+        parts.append(_text(left + 18, 45, f"bottleneck: {role}" if role else "no bottleneck role"))
+        left += 190
     return parts
 
 

@@ -44,6 +44,7 @@ class RunData:
         paths: Where the pieces lie.
         verdict: `verdict.json`; None while a run has not ended.
         topology: The topology file's text, None where missing.
+        laid_over: What the command line has laid over the topology file, by top-level key.
         layout: Nodes, workers and idle GPUs of the plan, None where there is no plan.
         versions: Names and versions.
         timeline: Phases and processes.
@@ -60,6 +61,7 @@ class RunData:
     paths: RunPaths
     verdict: Mapping[str, Any] | None
     topology: str | None
+    laid_over: Mapping[str, Any]
     layout: Layout | None
     versions: Mapping[str, Any]
     timeline: Timeline
@@ -144,6 +146,7 @@ def read_run(run_dir: Path) -> RunData:
         paths=paths,
         verdict=verdict,
         topology=topology,
+        laid_over=as_mapping(next((one.get("laid_over") for one in events if one.get("event") == "job_begin"), None)),
         layout=read_layout(plan, topology or "") if plan is not None else None,
         versions=versions or {},
         timeline=build_timeline(events),

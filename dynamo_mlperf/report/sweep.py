@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,9 @@ _LEFT, _RIGHT, _TOP, _HEIGHT = 64.0, WIDTH - 16.0, 34.0, 200.0
 _BELOW = 58.0
 _WIDEST = 90.0
 _SHOWN = 40
-_TICK = 9.0
+_TICK, _LINE = 9.0, 20.0
+_LABEL = 92.0
+"""What the widest label below a bar takes."""
 
 
 @dataclass(frozen=True)
@@ -186,26 +189,38 @@ def sweep_chart(name: str, view: SweepView) -> str:
     parts = [*y_axis(plot, "queries/s", grid=True), line(plot.left, plot.bottom, plot.right, plot.bottom, "axis")]
     step = (plot.right - plot.left) / len(rows)
     width = min(_WIDEST, step * 0.62)
+    every = math.ceil(_LABEL / step)  # labels that would run into each other are left to the table
+    first = next((place for place, row in enumerate(rows) if row.winner), 0)
     for place, row in enumerate(rows):
         middle = plot.left + step * (place + 0.5)
         parts += _bar(plot, row, middle, width)
+        parts += _labels(plot, row, middle) if (place - first) % every == 0 else []
     told = "; ".join(f"{row.split} {row.rate_text}{' (winner)' if row.winner else ''}" for row in rows)
     title = f"Rate of each split{view.simulated}"
     return picture(name, plot.bottom + _BELOW, title, f"Highest rate that holds, in queries/s: {told}.", parts)
 
 
-def _bar(plot: Plot, row: SweepRow, middle: float, width: float) -> list[str]:
+def _labels(plot: Plot, row: SweepRow, middle: float) -> list[str]:
     parts = [text(middle, plot.bottom + 17, row.split, "tick", "middle")]
     parts.append(text(middle, plot.bottom + 33, row.shares, "tick", "middle"))
     if row.bottleneck != q.NO_VALUE:
         parts.append(text(middle, plot.bottom + 49, f"{row.bottleneck} limits", "tick", "middle"))
     if row.rate_qps is not None:
+        css, top = "mark-text judged" if row.winner else "tick", plot.y(row.rate_qps)
+        predicted = top if row.predicted_qps is None else plot.y(row.predicted_qps)
+        top = predicted if top - _LINE < predicted < top else top  # not across the tick of the prediction
+        parts.append(text(middle, top - 6, row.rate_text, css, "middle"))
+    return parts
+
+
+def _bar(plot: Plot, row: SweepRow, middle: float, width: float) -> list[str]:
+    parts = []
+    if row.rate_qps is not None:
         top = plot.y(row.rate_qps)
         parts.append(rect(middle - width / 2, top, width, plot.bottom - top, "bars winner" if row.winner else "bars"))
-        parts.append(text(middle, top - 6, row.rate_text, "mark-text judged" if row.winner else "tick", "middle"))
     if row.predicted_qps is not None:
-        at = plot.y(row.predicted_qps)
-        parts.append(line(middle - width / 2 - _TICK, at, middle + width / 2 + _TICK, at, "mark early"))
+        at, half = plot.y(row.predicted_qps), width / 2 + min(_TICK, 0.2 * width)
+        parts.append(line(middle - half, at, middle + half, at, "mark early"))
     return parts
 
 

@@ -82,6 +82,8 @@ def _contradiction(run: Run) -> str:
     verdict = run.verdict["verdict"] if run.verdict else ""
     if run.finished is None or not verdict:
         return ""
+    if run.finished == ExitCode.INVALID and _short_tests(run):
+        return ""  # the performance test may be VALID, while one beside it is not
     said = {int(ExitCode.DONE): "VALID", int(ExitCode.INVALID): "INVALID"}.get(run.finished, "FAILED")
     return "" if said == verdict else f"its verdict is {verdict}, but its controller ended with {run.finished}"
 
@@ -112,7 +114,8 @@ def _ended(run: Run, job: JobInfo) -> Outcome:
         told = _by_verdict(run, 0)
         return Outcome(told.word, success=True, text=told.text, warnings=warnings, exit_code=0)
     verdict = run.verdict["verdict"] if run.verdict else None
-    if job.state == "FAILED" and verdict is not None and verdict != "VALID" and code == run.finished:
+    told_by_verdict = verdict is not None and (verdict != "VALID" or _short_tests(run))
+    if job.state == "FAILED" and told_by_verdict and code == run.finished:
         told = _by_verdict(run, code)
         return Outcome(told.word, success=False, text=told.text, warnings=warnings, exit_code=code)
     return Outcome(job.state, success=False, text=_end_text(run, job), warnings=warnings, exit_code=_end_code(job))
@@ -148,7 +151,17 @@ def _by_verdict(run: Run, code: int | None) -> Outcome:
     if word == "FAILED" and first.get("check") == "interrupted":
         word, text = CANCELLED, f"interrupted by {text.removeprefix('stopped by ')} (cancelled)"
     text = f"{first['check']}: {text}" if first.get("check") and word == "INVALID" else text
-    return Outcome(word, word == "VALID", text, exit_code=_EXIT.get(word, ExitCode.FAILED) if code is None else code)
+    short = _short_tests(run)
+    text = ", ".join([*([text] if text else []), *short])
+    return Outcome(
+        word, word == "VALID" and not short, text, exit_code=_EXIT.get(word, ExitCode.FAILED) if code is None else code
+    )
+
+
+def _short_tests(run: Run) -> list[str]:
+    """The accuracy and compliance tests of the run that are not VALID, such as `accuracy INVALID`."""
+    tests = (run.verdict or {}).get("tests")
+    return [f"{name} {one}" for name, one in tests.items() if one != "VALID"] if isinstance(tests, dict) else []
 
 
 def _figure(run: Run) -> str:

@@ -44,7 +44,9 @@ def refusal(submission: Submission, answer: Finished) -> SetupError:
     causes = list(_by_words(submission, words)) or list(_by_trial(submission, words))
     about = "".join(f"\n  {cause}" for cause in causes)
     action = (
-        f"change {'that line' if len(causes) == 1 else 'one of those lines'}" if causes else "ask the same of sbatch"
+        f"change {'that line' if len(causes) == 1 else 'one of those lines'}"
+        if causes
+        else "try by hand what `submit --dry-run` prints"
     )
     return SetupError(f"Slurm refused the job: {words}{about}", f"{action}; slurm/faq.md explains what Slurm says")
 

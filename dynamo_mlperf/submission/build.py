@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import json
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.submission.description import System
     from dynamo_mlperf.submission.scenario import Judged
+
+
+_BEFORE = "before"
+"""The tree that is being replaced."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,12 @@ def build(content: Content, out: Path, *, replace: bool) -> bool:
         OSError: It cannot be written; what was there is as it was.
     """
     place = out.absolute()
-    aside = Path(tempfile.mkdtemp(prefix=f".{place.name}.package-", dir=place.parent))
+    prefix = f".{place.name}.package-"
+    _take_up(place, prefix)
+    aside = Path(tempfile.mkdtemp(prefix=prefix, dir=place.parent))
+    held = os.open(aside, os.O_RDONLY)
     try:
+        fcntl.flock(held, fcntl.LOCK_EX)
         tree = aside / place.name
         part = layout.submitter_of(tree, content.submitter)
         _fill(part, content)
@@ -71,6 +82,21 @@ def build(content: Content, out: Path, *, replace: bool) -> bool:
         return _move(part, tree, place, aside, replace=replace)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+        os.close(held)
+
+
+def _take_up(place: Path, prefix: str) -> None:
+    """Remove what calls left that were killed; a tree that one of them was replacing goes back to its place."""
+    for left in place.parent.glob(f"{glob.escape(prefix)}*"):
+        with contextlib.suppress(OSError):
+            held = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if (left / _BEFORE).exists() and not place.exists():
+                    (left / _BEFORE).rename(place)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(held)
 
 
 def _at(finding: Finding, tree: Path, place: Path) -> Finding:
@@ -116,9 +142,14 @@ def _sources(part: layout.Submitter, judged: Sequence[Judged], *, rehearsal: boo
 def _move(part: layout.Submitter, tree: Path, place: Path, aside: Path, *, replace: bool) -> bool:
     """Rename the whole into place; what was there of other content goes as a whole, and only when asked."""
     if not place.exists():
-        tree.rename(place)
-        fsync_directory(place.parent)
-        return True
+        try:
+            tree.rename(place)
+        except OSError:
+            if not place.exists():
+                raise  # else another call has put one there meanwhile
+        else:
+            fsync_directory(place.parent)
+            return True
     there = layout.submitter_of(place, part.name)
     edited = [name for name, _ in changed_files(there)]
     if not edited and read_manifest(there.manifest) == read_manifest(part.manifest):
@@ -132,12 +163,13 @@ def _move(part: layout.Submitter, tree: Path, place: Path, aside: Path, *, repla
             else f"{place} holds another tree; nothing was changed",
             "name another --out, or replace it as a whole with --replace",
         )
-    place.rename(aside / "before")
     try:
+        place.rename(aside / _BEFORE)
         tree.rename(place)
-    except OSError:
-        with contextlib.suppress(OSError):
-            (aside / "before").rename(place)
+    except BaseException:  # a signal too: what was there stays
+        if not place.exists():
+            with contextlib.suppress(OSError):
+                (aside / _BEFORE).rename(place)
         raise
     fsync_directory(place.parent)
     return True

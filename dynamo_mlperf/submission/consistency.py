@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.load.endpoints_results import SUMMARY
+from dynamo_mlperf.load.logs import DETAIL
 from dynamo_mlperf.process.checkout import DIRTY
 from dynamo_mlperf.submission.finding import Finding
+from dynamo_mlperf.submission.records import ENDPOINTS, PERFORMANCE
+from dynamo_mlperf.submission.twice import used_twice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from dynamo_mlperf.submission.records import Run
     from dynamo_mlperf.submission.results import Result
@@ -27,7 +32,11 @@ def runs_of(results: Sequence[Result]) -> list[Run]:
 def shared_findings(results: Sequence[Result], *, rehearsal: bool) -> list[Finding]:
     """Where runs differ that must not, and code that nobody else can have."""
     runs = runs_of(results)
-    findings = [*_versions(runs), *(finding for result in results for finding in _deployment(result))]
+    findings = [
+        *_versions(runs),
+        *(finding for result in results for finding in _deployment(result)),
+        *used_twice(path for result in results for path in _own_evidence(result)),
+    ]
     if not rehearsal:
         findings += [
             Finding(
@@ -37,6 +46,14 @@ def shared_findings(results: Sequence[Result], *, rehearsal: bool) -> list[Findi
             if run.commit.endswith(DIRTY)
         ]
     return findings
+
+
+def _own_evidence(result: Result) -> Iterator[Path]:
+    """Of each test the file that no two tests have in common."""
+    for record in result.tests.values():
+        path = record.directory / (DETAIL if record.client != ENDPOINTS else SUMMARY)
+        if path.is_file() and (record.client != ENDPOINTS or record.name == PERFORMANCE):
+            yield path
 
 
 def _versions(runs: Sequence[Run]) -> list[Finding]:

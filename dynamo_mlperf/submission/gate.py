@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.rounds import round_of
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.load.endpoints_results import SUMMARY
+from dynamo_mlperf.load.logs import DETAIL
 from dynamo_mlperf.submission import layout, marks
 from dynamo_mlperf.submission.description import KEYS, MUST_BE_FILLED
 from dynamo_mlperf.submission.finding import Finding
 from dynamo_mlperf.submission.gate_scenario import ScenarioGate, config_says_so, parse_json, unknown_benchmark
 from dynamo_mlperf.submission.manifest import changed_files, is_evidence
 from dynamo_mlperf.submission.secret_scan import secrets_in
+from dynamo_mlperf.submission.twice import used_twice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from dynamo_mlperf.benchmark.rounds import Round
 
@@ -103,6 +106,7 @@ class _SubmitterGate:
         if self._part.manifest.is_file():
             yield from self._since_packaging()
         yield from self._rehearsed()
+        yield from self._own_files()
         files = [path for path in root.rglob("*") if path.is_file() and path.suffix != ".py"]
         yield from secrets_in(files)
 
@@ -184,6 +188,14 @@ class _SubmitterGate:
             if is_evidence(name):
                 action = "put back the original, or package the runs again"
                 yield Finding(str(self._part.root / name), "evidence", "as packaged", how, action)
+
+    def _own_files(self) -> Iterator[Finding]:
+        """No link, whose target may be anywhere, and no test that stands for two results."""
+        root = self._part.root
+        for path in sorted(path for path in root.rglob("*") if path.is_symlink()):
+            yield Finding(str(path), "files", "files of the tree's own", "a link", "put the file itself there")
+        names = (DETAIL, Path(SUMMARY).name)
+        yield from used_twice(sorted(path for name in names for path in root.glob(f"results/**/{name}")))
 
     def _rehearsed(self) -> Iterator[Finding]:
         """The submitter's name, its systems' notes, its documents and its records."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,9 @@ def package(request: PackageRequest, say: Callable[[str], None] = lambda _text: 
         return _answer(request, content, changed=changed)
     except OSError as problem:
         where = problem.filename2 or problem.filename or request.out
-        raise SetupError(f"{where}: {problem.strerror}", "make room, or name another --out; package again") from problem
+        # What copies a whole folder has no cause of its own, but a list of files with theirs.
+        why = problem.strerror or str(problem.args[0][0][-1] if isinstance(problem, shutil.Error) else problem)
+        raise SetupError(f"{where}: {why}", "make room, or name another --out; package again") from problem
 
 
 def _check_request(request: PackageRequest) -> None:

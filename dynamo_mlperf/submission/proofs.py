@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.benchmark.accuracy.answers import ACCURACY_LOG
 from dynamo_mlperf.benchmark.accuracy.scores import ACCURACY_TXT, TOKENS_PER_SAMPLE
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, MeasureError
-from dynamo_mlperf.load.audit import compliance_test
+from dynamo_mlperf.load.audit import AUDIT_CONFIG, compliance_test
+from dynamo_mlperf.load.directory import UNREADABLE
 from dynamo_mlperf.load.settings import below_rules
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.load.verification import verify_length, verify_tokens
 from dynamo_mlperf.record import TransferEvidence
+from dynamo_mlperf.submission.answers import answer_findings, length_findings
 from dynamo_mlperf.submission.finding import Finding, from_reasons
 from dynamo_mlperf.submission.performance import class_of
 from dynamo_mlperf.submission.records import ACCURACY, ENDPOINTS, PERFORMANCE, accuracy_results, read_record
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.benchmark.accuracy.scores import Scores
     from dynamo_mlperf.benchmark.shapes import Benchmark
+    from dynamo_mlperf.load.audit import ComplianceTest
     from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.submission.records import TestRecord
     from dynamo_mlperf.submission.results import Result
@@ -103,10 +106,14 @@ def compliance_findings(result: Result, rules: Benchmark) -> list[Finding]:
 
 
 def _told(record: TestRecord, look: Any) -> list[Finding]:  # noqa: ANN401 - a call without arguments
+    """What a look finds; records that cannot be read are a finding too, whatever is wrong with them."""
     try:
         found: list[Finding] = look()
     except DynamoMlperfError as problem:
         return [Finding(record.run.name, record.what, "whole records", problem.what, problem.action or "run it again")]
+    except UNREADABLE as problem:
+        got = f"{type(problem).__name__}: {problem}"
+        return [Finding(str(record.directory), record.what, "whole records", got, _again(record))]
     return found
 
 
@@ -163,10 +170,11 @@ def _accuracy(record: TestRecord, rules: Benchmark) -> list[Finding]:
     scores = read_accuracy_text(text, rules)
     findings = score_findings(text, scores, rules, record.scenario)
     recorded = record.result.get("scores") or {}
-    for name, value in scores.metrics.items():
-        if name in recorded and recorded[name] != value:
-            action = "score the log again: one of the two files was changed"
-            findings.append(Finding(str(text), name, f"{recorded[name]} (result.json)", f"{value}", action))
+    for name in sorted({*scores.metrics, *recorded}):
+        said, value = recorded.get(name), scores.metrics.get(name)
+        if said != value:
+            action = "run the test again, or put the original files back: one of the two was changed"
+            findings.append(Finding(str(text), name, f"{said} (result.json)", f"{value}", action))
     if not log.is_file():
         return [*findings, Finding(str(log), record.what, "the whole accuracy log", "none", _again(record))]
     digest = sha256_of(log)
@@ -175,7 +183,8 @@ def _accuracy(record: TestRecord, rules: Benchmark) -> list[Finding]:
         findings.append(Finding(str(text), "hash of the accuracy log", digest, scores.log_sha256, action))
     if not _whole(log):
         findings.append(Finding(str(log), record.what, "the whole accuracy log", "a truncated one", "put it back"))
-    return findings
+        return findings
+    return [*findings, *answer_findings(record, scores.metrics)]
 
 
 def _whole(log: Path) -> bool:
@@ -239,22 +248,41 @@ def verification_findings(path: Path, name: str) -> list[Finding]:
 def _compliance(record: TestRecord) -> list[Finding]:
     """The verification file says passed, and the answers say so again by the model's own end-of-text ids."""
     test = compliance_test(record.name)
-    findings = verification_findings(record.directory / test.verified_by, record.name)
-    log = record.directory / ACCURACY_LOG
+    verified, log = record.directory / test.verified_by, record.directory / ACCURACY_LOG
+    findings = [
+        *verification_findings(verified, record.name),
+        *_audit_used(record, test),
+    ]
+    if record.name != "TEST09":  # a log of token ids is long: it is read once
+        findings += answer_findings(record, {})
     if record.name == "TEST06":
         eos = (record.result.get("targets") or {}).get("eos_token_ids")
         if not isinstance(eos, list) or not all(isinstance(token, int) for token in eos):
             raise ConfigError(f"{record.directory}: result.json names no eos_token_ids", "run TEST06 again")
         findings += from_reasons(log, verify_tokens(log, eos, offline=record.scenario == "Offline").reasons)
     elif record.name == "TEST09":
-        findings += from_reasons(log, verify_length(test, log).reasons)
+        found = verify_length(test, log)
+        findings += [*from_reasons(log, found.reasons), *length_findings(record, found.scores)]
     else:
         floor = test.thresholds["test07_accuracy_threshold"]
         score = (record.result.get("scores") or {}).get("exact_match")
         if not isinstance(score, int | float) or not score >= floor:
             wanted = f"exact_match >= {floor:g}"
             findings.append(Finding(str(record.directory), record.what, wanted, str(score), "run TEST07 again"))
+        elif f"Accuracy score: {score:g}" not in read_small(verified).splitlines():
+            wanted = f"Accuracy score: {score:g}, as in result.json"
+            findings.append(Finding(str(verified), "TEST07 score", wanted, "another", "run TEST07 again"))
     return findings
+
+
+def _audit_used(record: TestRecord, test: ComplianceTest) -> list[Finding]:
+    """The `audit.config` that goes into the tree is the test's own; a rehearsal's may ask for fewer queries."""
+    used = record.directory / f"{AUDIT_CONFIG}.used"
+    official = class_of(record) == "official"
+    if not used.is_file() or (official and read_small(used) != test.audit_config()):
+        got = "another" if used.is_file() else "none"
+        return [Finding(str(used), record.what, f"the audit.config of {test.name}", got, _again(record))]
+    return []
 
 
 def _token_band(result: Result, rules: Benchmark) -> list[Finding]:

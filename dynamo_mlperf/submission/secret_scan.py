@@ -33,6 +33,12 @@ _ASSIGNED = re.compile(
     rb"\b([A-Z][A-Z0-9_]*(?:TOKEN(?!S)|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY)[A-Z0-9_]*)"
     rb"[\"']?\s*[=:]\s*[\"']?([^\s\"',}]{8,})"
 )
+_WRITTEN = re.compile(
+    rb"(?:--[a-z0-9-]*(?:password|passwd|secret|api-?key|access-?key|token)[= ]\s*"
+    rb"|(?<![A-Za-z0-9])[a-z0-9_-]*(?:password|passwd|secret|api[_-]?key|access[_-]?key"
+    rb"|(?:hf|auth|access|api|bearer)[_-]?token)[\"']?\s*[=:]\s*)[\"']?([^\s\"',}()]{8,})"
+)
+"""The same in small letters: as an option of a program, or as a key."""
 _NO_VALUE = re.compile(rb"\(not|null|none|true|false|\$\{?[A-Z_]+\}?|\*+|[0-9.]+$", re.IGNORECASE)
 _COMPILED = tuple((what, anchors, re.compile(form)) for what, anchors, form in _FORMS)
 
@@ -73,6 +79,9 @@ def _in_text(text: bytes, values: Mapping[str, bytes]) -> Iterator[str]:
         for name, value in _ASSIGNED.findall(text):
             if not _NO_VALUE.match(value):
                 yield f"a value of {name.decode('ascii', 'replace')}"
+    small = any(word in text for word in (b"token", b"secret", b"passw", b"key"))
+    if small and any(not _NO_VALUE.match(value) for value in _WRITTEN.findall(text)):
+        yield "a value of an option or a key that is named as a secret"
     for name, value in values.items():
         if value in text:
             yield f"the value of {name}"

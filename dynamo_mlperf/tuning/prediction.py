@@ -7,7 +7,6 @@ in it is rehearsed: it comes from simulated engines.
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +23,8 @@ FILE_NAME = "prediction.json"
 """Its name in a run directory, and in a sweep's."""
 _SCHEMA = 1
 _MAX_BYTES = 4_000_000
+_MAX_QPS = 1e6
+"""As in a topology file; a search would begin at it."""
 _METHODS = ("offline replay", "live mocker")
 _TRY = "make it anew: dynamo-mlperf rehearse FILE --out prediction.json"
 
@@ -182,7 +183,7 @@ def _prediction(value: dict[str, Any]) -> Prediction:
 
 def _split(value: dict[str, Any]) -> SplitPrediction:
     rate = value["rehearsed_qps"]
-    if rate is not None and (isinstance(rate, bool) or not (math.isfinite(rate) and rate > 0.0)):
+    if rate is not None and (isinstance(rate, bool) or not 0.0 < rate <= _MAX_QPS):
         raise ValueError(f"a rate of {rate}")
     return SplitPrediction(
         split=str(value["split"]),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +35,20 @@ _SLACK = 0.1
 """A table may fall by this share of a value before it counts as not monotone: measured figures scatter."""
 _LONGEST_MS = 3.6e6
 _MAX_BYTES = 64_000_000
+_NO_NPZ = (
+    *(ValueError, TypeError, AttributeError, EOFError, MemoryError),
+    *(
+        zipfile.BadZipFile,
+        zlib.error,
+        NotImplementedError,
+        RuntimeError,
+        KeyError,
+        OverflowError,
+        SyntaxError,
+        TokenError,
+    ),
+)
+"""What numpy and zipfile say of damaged files."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -75,10 +91,10 @@ class Profile:
         """What makes no sense, with the numbers; empty for a profile that can be used."""
         axes = {KEYS[0]: self.prefill_tokens, KEYS[2]: self.kv_tokens, KEYS[3]: self.context}
         shapes = self.prefill_ms.shape == self.prefill_tokens.shape and self.itl_ms.shape == (
-            len(self.kv_tokens),
-            len(self.context),
+            self.kv_tokens.size,
+            self.context.size,
         )
-        if not shapes or any(axis.ndim != 1 or len(axis) < 2 for axis in axes.values()):  # noqa: PLR2004 - an interval
+        if not shapes or any(axis.ndim != 1 or axis.size < 2 for axis in axes.values()):  # noqa: PLR2004 - an interval
             prompts = f"{self.prefill_tokens.shape} prompts and {self.prefill_ms.shape} times"
             loads = f"{self.kv_tokens.shape} by {self.context.shape} loads and {self.itl_ms.shape} step times"
             return [f"shapes do not fit: {prompts}, {loads}"]
@@ -150,6 +166,12 @@ def checked(profile: Profile, where: str, action: str) -> Profile:
     )
 
 
+def _numbers(found: Array) -> Array:
+    if found.dtype.kind not in "fiu":
+        raise ValueError(f"could not convert {found.dtype} to float")
+    return found.astype(np.float64)
+
+
 def read_profile(path: Path) -> Profile:
     """Read an NPZ file and, where there is one, its sidecar.
 
@@ -164,10 +186,10 @@ def read_profile(path: Path) -> Profile:
             missing = [key for key in KEYS if key not in content]
             if missing:
                 raise ConfigError(f"{path}: no {', '.join(missing)} in it", action)
-            prompts, prefill, kv, context, itl = (np.asarray(content[key], dtype=np.float64) for key in KEYS)
+            prompts, prefill, kv, context, itl = (_numbers(content[key]) for key in KEYS)
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror or 'no NPZ file'}", action) from problem
-    except (ValueError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, MemoryError) as problem:
+    except _NO_NPZ as problem:
         raise ConfigError(f"{path} is no profile: {str(problem)[:100]}", action) from problem
     sidecar = path.with_suffix(".yaml")
     facts = read_document(sidecar).value if sidecar.is_file() else {"origin": "not said"}

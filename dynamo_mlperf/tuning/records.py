@@ -157,15 +157,15 @@ class RecordDirectory:
         _write(self.root / ANSWER, answer)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path, action: str = "name another --record-dir") -> dict[str, Any]:
     try:
         value = json.loads(path.read_text())
     except (ValueError, RecursionError) as problem:
-        raise ConfigError(f"{path} is no JSON: {problem}", "name another --record-dir") from problem
+        raise ConfigError(f"{path} is no JSON: {problem}", action) from problem
     except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}", "name another --record-dir") from problem
+        raise ConfigError(f"{path}: {problem.strerror}", action) from problem
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} is no JSON object", "name another --record-dir")
+        raise ConfigError(f"{path} is no JSON object", action)
     return value
 
 
@@ -176,12 +176,26 @@ def _read(path: Path, made: Callable[[dict[str, Any]], ProbeRecord | Probe]) -> 
         ConfigError: It is not what a search wrote.
     """
     try:
-        found = made(_load(path))
+        found = made(_load(path, _without(path)))
         if not (0 < found.rate < math.inf and 0 < found.planned_s < math.inf):
             raise ValueError(f"a rate of {found.rate} for {found.planned_s} s")  # noqa: TRY301 - as its neighbours are
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise ConfigError(f"{path} is not as a search wrote it: {problem!r}", "name another --record-dir") from problem
+        raise ConfigError(f"{path} is not as a search wrote it: {problem!r:.120}", _without(path)) from problem
     return found
+
+
+def _without(path: Path) -> str:
+    return f"remove {path.parent}: the search then goes on without that probe"
+
+
+def check_probes(root: Path) -> None:
+    """Refuse the records of a search whose probes cannot be read, without changing anything there.
+
+    Raises:
+        ConfigError: Names the first that is damaged.
+    """
+    for path in sorted(root.glob(f"probe-*/{_RECORD}")):
+        _read(path, _from_json)
 
 
 def _write(path: Path, value: Any) -> None:  # noqa: ANN401 - anything that JSON can carry

@@ -19,6 +19,7 @@ ALLOWANCE = 0.1
 """More workers of a role share their queue better: a larger pool may hold this much more per worker than a smaller."""
 ALIKE = 1.05
 """Predictions within this factor of the best say nothing of who wins: among those, fewest restarts decide."""
+NO_TIME = "the allocation's time was over; resume the sweep in another"
 _EXACT_PATH = 10
 """Splits up to which the order with the fewest restarts is found exactly; beyond, always the nearest is next."""
 
@@ -151,6 +152,24 @@ def next_split(state: SweepState) -> RoleSplit | None:
     if not left:
         return None
     return _path(state.running, tuple(_promising(left, state)))[0]
+
+
+def without_time(state: SweepState, left_s: float | None, shortest_s: float) -> dict[str, str]:
+    """Splits that are open and for which no time is left, each with the figures; empty while there is time.
+
+    Args:
+        state: What is known.
+        left_s: Seconds that the allocation leaves; None where it has no end.
+        shortest_s: Seconds that one split takes at least.
+    """
+    if left_s is None or left_s >= shortest_s:
+        return {}
+    done = {result.split.name for result in state.results} | pruned(state).keys()
+    return {
+        split.name: f"{left_s:.0f} s left, {shortest_s:.0f} s needed: {NO_TIME}"
+        for split in state.splits
+        if split.name not in done
+    }
 
 
 def _promising(left: Sequence[RoleSplit], state: SweepState) -> Sequence[RoleSplit]:

@@ -51,6 +51,7 @@ def test_programs_read_standard_input(judge: CodeJudge, code: str) -> None:
         ("print(1 / 0)", "ZeroDivisionError"),
         ("def f(:", "SyntaxError"),
         ("import os\nos._exit(0)", "no verdict: it ended with status 0"),
+        ("import os\nfor fd in range(3, 9):\n    os.write(fd, b'[' * 200_000)", "no verdict"),
         ("n = 0\ndef f():\n    global n\n    n += 1\nf()", "NameError"),
     ],
 )
@@ -72,6 +73,11 @@ def test_functions_are_called_and_tuples_count_as_lists(judge: CodeJudge) -> Non
         "open({victim!r}, 'a').write('x')",
         "import posix; posix.remove({victim!r})",
         "import posix; posix.fork()",
+        "import posix; posix.mkfifo({victim!r} + '2')",
+        "import posix; posix.mknod({victim!r} + '3')",
+        "import os; os.utime({victim!r}, (0, 0))",
+        "import os, io; io.open('/proc/%d/environ' % os.getppid()).read()",
+        "import os; os.open('self/environ', os.O_RDONLY, dir_fd=os.open('/proc', os.O_RDONLY))",
         "import posix; posix.posix_spawn('/bin/true', ['true'], {{}})",
         "import subprocess; subprocess.run(['true'])",
         "import socket; socket.socket()",
@@ -88,6 +94,7 @@ def test_code_cannot_do_harm(judge: CodeJudge, tmp_path: Path, harm: str) -> Non
     assert not verdict.passed
     assert verdict.why.startswith(("PermissionError", "TypeError", "MemoryError", "OSError"))
     assert victim.read_text() == "whole"
+    assert {path.name for path in tmp_path.glob("victim*")} == {"victim"}
     kind = "def same(a):\n    open('own', 'w').write('x')\n    return a"
     assert judge.verdict(kind, "same").passed
 

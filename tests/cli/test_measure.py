@@ -18,6 +18,9 @@ import pytest
 from dynamo_mlperf.cli.measure import command
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.load.directory import judge_directory
+from dynamo_mlperf.process.machine import controller_of
+from dynamo_mlperf.slurm.outcome import outcome_of
+from dynamo_mlperf.slurm.runs import read_run
 from tests.fakes.made_data import write_made_data
 from tests.fakes.truth_oracle import Knowledge, TruthOracle
 
@@ -70,6 +73,17 @@ def measured(desk: Desk) -> Path:
     assert (verdict["class"], verdict["model"]) == ("reduced", "m")
     assert verdict == json.loads((desk.root / "one" / "verdict.json").read_text())
     return desk.root / "one"
+
+
+def test_status_tells_a_measurement_that_ended_by_its_verdict(desk: Desk, measured: Path) -> None:
+    failed = desk.call("--run-dir", "typo", model="nobody")
+    assert failed.returncode == 2, failed.stderr
+    verdict = json.loads((measured / "verdict.json").read_text())["verdict"]
+    for place, word in ((measured, verdict), (desk.root / "typo", "FAILED")):
+        run = read_run(place)
+        assert outcome_of(run, None).word == word
+        assert run.began_t > 0
+        assert controller_of(run.run_id) is None
 
 
 def test_a_run_directory_like_a_jobs_says_what_could_not_be_proved(desk: Desk, measured: Path) -> None:

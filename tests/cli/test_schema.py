@@ -67,6 +67,12 @@ def test_interactive_of_qwen3_vl_is_marked_as_set_by_us() -> None:
     }
 
 
+def test_defaults_are_written_as_the_file_has_them() -> None:
+    text = _run("topology")
+    assert "true or false; default false" in text
+    assert "default False" not in text
+
+
 def test_an_unknown_round_names_those_there_are() -> None:
     with pytest.raises(ConfigError, match=r"no rules of round 'v4\.1'; there are v6\.1, v6\.0, v5\.1"):
         _run("rules", "--round", "v4.1")

@@ -349,7 +349,7 @@ class _Server:
         if request.startswith(b"GET "):
             told: dict[bytes, object] = {b"/stats": asdict(self.stats), b"/truth": self.truth.to_json()}
             path = bytes(request[4 : request.find(b" ", 4)])
-            models = {"object": "list", "data": [{"id": self.model}]}
+            models = {"object": "list", "data": [{"id": self.model, "owned_by": "dynamo-mlperf-oracle"}]}
             self._send(connection, _plain(b"200 OK", told.get(path, models)))
             if _CLOSES.search(request) is not None:
                 self._lose(connection)

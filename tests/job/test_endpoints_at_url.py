@@ -72,6 +72,8 @@ def test_tokens_are_judged_only_where_they_can_be_counted(tmp_path: Path) -> Non
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "why"}\n' * SAMPLES)
     with TruthOracle(Knowledge(tmp_path, "gpt-oss-120b")) as oracle:
         asked = ("--benchmark", "gpt-oss-120b", "--scenario", "Server", "--dataset", ".")
-        done = _measure(tmp_path, oracle.port, *asked, "--endpoints-python", str(python), "--run-dir", "run")
+        done = _measure(
+            tmp_path, oracle.port, *asked, "--endpoints-python", str(python), "--run-dir", "run", "--rehearsal"
+        )
     assert done.returncode == 2, done.stderr
     assert "the model's directory has no tokenizer" in done.stderr

@@ -21,13 +21,18 @@ from tests.performance.simulators.searching import bisect, search
 from tests.performance.simulators.systems import (
     HELD_OUT,
     HELD_OUT_WITHOUT,
+    OTHER,
     TUNING,
     TUNING_WITHOUT,
     System,
 )
 from tests.performance.simulators.truth import FULL_S, Truth, find_truth
 
-SETS = {"tuning": (TUNING, TUNING_WITHOUT), "held-out": (HELD_OUT, HELD_OUT_WITHOUT)}
+SETS: dict[str, tuple[tuple[System, ...], tuple[System, ...]]] = {
+    "tuning": (TUNING, TUNING_WITHOUT),
+    "held-out": (HELD_OUT, HELD_OUT_WITHOUT),
+    "other": (OTHER, ()),
+}
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import io
+import xml.etree.ElementTree as ET
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from dynamo_mlperf.report.page import render_page
-from dynamo_mlperf.report.predicted import beside, splits_table
+from dynamo_mlperf.report.predicted import as_svg, basis, beside, splits_table
 from dynamo_mlperf.report.run_data import read_run
 from dynamo_mlperf.report.summary import print_run
 from dynamo_mlperf.tuning.prediction import FILE_NAME, Prediction, SplitPrediction, write_prediction
@@ -65,3 +67,16 @@ def test_the_table_says_what_passes_at_no_rate() -> None:
     first, second = out.getvalue().splitlines()[1:3]
     assert first.split() == ["4P8D", "42.00", "2.625", "16", "end-to-end", "latency", "prefill"]
     assert "passes at no rate" in second
+
+
+def test_the_picture_names_units_and_roles_that_are_there_and_its_lines_fit() -> None:
+    both = {role: {"profile": "gb200-nvfp4-tp2", "origin": f"aiconfigurator {role}"} for role in ("prefill", "decode")}
+    shown = replace(prediction(), profiles=both)
+    drawn = ET.fromstring(as_svg(shown))
+    lines = [element.text or "" for element in drawn.iter() if element.tag.endswith("text")]
+    assert "42.00 queries/s (2.625 per GPU); end-to-end latency" in lines
+    assert [line for line in lines if line.startswith("bottleneck")] == ["bottleneck: prefill"]
+    said = basis(shown)
+    assert len(said) > 120  # longer than the picture is wide
+    assert max(map(len, lines)) <= 120
+    assert " ".join(lines).endswith(said)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from dynamo_mlperf.slurm.runs import find_run, list_runs
+from dynamo_mlperf.slurm.outcome import outcome_of
+from dynamo_mlperf.slurm.runs import find_run, list_runs, read_run
 from dynamo_mlperf.slurm.standing import Standing, standings
 from dynamo_mlperf.slurm.submission import RECORD, RECORDS
 from tests.fakes.slurm_programs import NO_ACCOUNTING, NO_SUCH_JOB, FakeSlurm
@@ -208,3 +209,15 @@ def test_names_that_mean_no_run_or_several_are_refused(tmp_path: Path) -> None:
         find_run("r", tmp_path)
     assert find_run("alone", tmp_path).job_id == "45"
     assert find_run("99", tmp_path).job_id == "99"
+
+
+def test_a_run_whose_accuracy_test_is_invalid_is_valid_and_no_success(slurm: FakeSlurm, tmp_path: Path) -> None:
+    root = make_run(tmp_path / "runs", code=5)
+    verdict = json.loads((root / "verdict.json").read_text())
+    (root / "verdict.json").write_text(json.dumps({**verdict, "tests": {"accuracy": "INVALID", "TEST06": "VALID"}}))
+    for found in (
+        outcome_of(read_run(root), None),
+        stands(slurm, tmp_path / "runs", "FAILED", "5:0").outcome,
+    ):
+        assert (found.word, found.success, found.exit_code) == ("VALID", False, 5)
+        assert found.text == "4.50 completed per second, accuracy INVALID"

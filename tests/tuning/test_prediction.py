@@ -76,7 +76,7 @@ def test_what_is_no_prediction_is_refused(change: dict[str, Any], tmp_path: Path
         read_prediction(path)
 
 
-@pytest.mark.parametrize("rate", ["NaN", "-1", "Infinity", "true", '"40"'])
+@pytest.mark.parametrize("rate", ["NaN", "-1", "Infinity", "true", '"40"', "1e300"])
 def test_a_rate_that_is_none_is_refused(rate: str, tmp_path: Path) -> None:
     path = tmp_path / "prediction.json"
     path.write_text(json.dumps(prediction().as_json()).replace("42.0", rate, 1))

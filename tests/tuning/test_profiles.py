@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,24 @@ def test_nonsense_is_refused_with_its_numbers(name: str, value: Any, told: str) 
 def test_scatter_is_smoothed_upwards_and_not_refused() -> None:
     found = checked(replace(profile(), prefill_ms=np.array([10.0, 9.5, 12.0])), "here", "")
     assert list(found.prefill_ms) == [10.0, 10.0, 12.0]
+
+
+def test_every_damage_of_an_npz_is_refused(tmp_path: Path) -> None:
+    """Bytes turned one by one, in the stored headers and in what is compressed."""
+    good, path = bytearray(profile().npz_bytes()), tmp_path / "mine.npz"
+    for place in range(0, len(good), 9):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0x2F]) + good[place + 1 :])
+        with contextlib.suppress(ConfigError):  # anything else fails the test
+            read_profile(path)
+
+
+@pytest.mark.parametrize("value", [np.float64(1.0), np.array([1 + 1j, 2]), np.array(["a", "b"])])
+def test_arrays_of_another_kind_are_refused(value: Any, tmp_path: Path) -> None:
+    names = ("prefill_isl", "prefill_ttft_ms", "decode_active_kv_tokens", "decode_context_length", "decode_itl")
+    path = tmp_path / "mine.npz"
+    np.savez(path, **dict.fromkeys(names, value))
+    with pytest.raises(ConfigError, match=r"shapes do not fit|could not convert"):
+        read_profile(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut", b"not an npz at all"])

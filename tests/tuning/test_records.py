@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.tuning.probe_command import STREAM
 from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample
-from dynamo_mlperf.tuning.records import RecordDirectory
+from dynamo_mlperf.tuning.records import RecordDirectory, check_probes
 
 PROBE = Probe(40.0, 600.0, 600.0, must_finish=False, purpose="first probe")
 SETTINGS = {"command": ["probe"], "tolerance": 0.01}
@@ -101,6 +102,12 @@ def test_an_edited_record_is_no_ground_for_an_answer(records: RecordDirectory, d
     path.write_text(json.dumps(json.loads(path.read_text()) | damage))
     with pytest.raises(ConfigError, match=r"record\.json is not as a search wrote it"):
         _again(records).history()
+    with pytest.raises(ConfigError, match=r"record\.json is not as a search wrote it") as refused:
+        check_probes(records.root)
+    assert refused.value.action == f"remove {folder}: the search then goes on without that probe"
+    shutil.rmtree(folder)
+    check_probes(records.root)
+    assert _again(records).history() == ()
 
 
 def test_an_edited_plan_is_refused_and_what_is_no_probe_is_left_alone(records: RecordDirectory) -> None:

@@ -18,6 +18,7 @@ from dynamo_mlperf.tuning.sweep import (
     next_split,
     pruned,
     restarts_between,
+    without_time,
 )
 
 if TYPE_CHECKING:
@@ -127,6 +128,15 @@ def test_by_prediction_first_then_by_restarts() -> None:
     state = swept(SIXTEEN, 8.0, 4.0, predicted=predicted, prune=False)
     assert names(state)[:5] == ["4P8D", "5P6D", "3P10D", "6P4D", "1P14D"]
     assert len(names(state)) == 7
+
+
+def test_splits_that_no_time_is_left_for_are_named() -> None:
+    first, second, third = SIXTEEN[:3]
+    state = SweepState((first, second, third), (SplitResult(second, 10.0),))
+    assert without_time(state, None, 660.0) == without_time(state, 660.0, 660.0) == {}
+    left = without_time(state, 659.0, 660.0)
+    assert set(left) == {first.name, third.name}
+    assert left[first.name].startswith("659 s left, 660 s needed")
 
 
 def test_given_rates_are_halved() -> None:

@@ -94,7 +94,7 @@ class CodeJudge:
         try:
             answer = json.loads(done.answer)
             return CodeVerdict(answer["passed"] is True, str(answer["why"]))
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             ended = "its time was up" if done.status is None else f"it ended with status {done.status}"
             return CodeVerdict(passed=False, why=f"no verdict: {ended}")
 

@@ -1,7 +1,7 @@
 """Simulated systems: a prefill pool and a decode pool with limits, noise, drift and warm-up, as data.
 
-Forty-eight systems in two sets: `TUNING` (the search's constants were chosen on them) and `HELD_OUT` (never run until
-the constants stood). Each set is drawn from its own seed over the same kinds, so neither is a copy of the other.
+Three sets: `TUNING` (the search's constants were chosen on them), `HELD_OUT` (kept from that) and `OTHER` (of kinds
+that neither of them has). Each is drawn from its own seed, so none is a copy of another.
 """
 
 from __future__ import annotations
@@ -125,7 +125,75 @@ def _without_answer(label: str, seed: int) -> tuple[System, ...]:
     return (System(**{**vars(lone), "limits": {"latency": lone.base_latency_s * 0.6}}), slow)
 
 
+OTHER_KINDS = ("tight", "loose", "long", "alone", "mixed", "three", "noisy-drift", "cold-bursts", "stalls-tail", "flat")
+
+
+def _draw_other(rng: np.random.Generator, kind: str, rate: float, *, exact: bool, name: str) -> System:
+    """One system of a kind that the other sets do not have.
+
+    Limits close to a lone request's time or far from it, requests of many seconds, very few servers, two and three
+    limits at once, two disturbances at once, and shares over a limit that hardly rise with the rate.
+    """
+    servers = max(1, round(rate * rng.uniform(0.02, 0.6)))
+    if kind == "alone":
+        servers = 1 if exact else 2
+    prefill_s = servers / rate
+    tokens, slope = float(rng.integers(20, 400)), float(rng.uniform(0.3, 4.0))
+    slots = max(4, round(rate * (rng.uniform(4.0, 10.0) if kind == "long" else rng.uniform(0.4, 3.0))))
+    tpot_s = slots / (rate * rng.uniform(0.95, 1.5) * tokens * (1.0 + slope))
+    tail = float(rng.uniform(0.12, 0.35))
+    base = (prefill_s + tokens * tpot_s) * float(np.exp(2.5 * tail))
+    limits = {"latency": base * float(rng.uniform(2.0, 6.0))}
+    if kind == "tight":
+        limits = {"latency": base * float(rng.uniform(1.3, 1.9))}
+    if kind in {"loose", "alone"}:
+        limits = {"latency": base * float(rng.uniform(8.0, 25.0))}
+    if kind in {"mixed", "three", "stalls-tail"}:
+        limits = {"ttft": prefill_s * float(rng.uniform(8.0, 25.0)), **limits}
+    if kind in {"three", "flat"}:
+        tail = 0.05 if kind == "three" else float(rng.uniform(0.1, 0.2))
+        loaded = 1.0 + slope * float(rng.uniform(0.5, 0.95))
+        limits["tpot"] = tpot_s * loaded * float(np.exp(2.5 * tail))
+    if kind == "flat":
+        limits.pop("latency")
+    return System(
+        name,
+        exact,
+        servers,
+        prefill_s,
+        float(rng.uniform(0.6, 0.9)) if kind == "stalls-tail" else float(rng.uniform(0.1, 0.6)),
+        slots,
+        tokens,
+        tpot_s,
+        slope,
+        tail,
+        limits,
+        run_sigma=float(rng.uniform(0.008, 0.016)) if kind == "noisy-drift" else float(rng.uniform(0.001, 0.007)),
+        drift_per_h=float(rng.uniform(-0.015, 0.025)) if kind == "noisy-drift" else 0.0,
+        warm_s=float(rng.uniform(8.0, 30.0)) if kind == "cold-bursts" else 0.0,
+        warm_loss=float(rng.uniform(0.03, 0.12)) if kind == "cold-bursts" else 0.0,
+        stalls_per_h=float(rng.uniform(4.0, 20.0)) if kind == "stalls-tail" else 0.0,
+        burst=float(rng.uniform(0.01, 0.05)) if kind == "cold-bursts" else 0.0,
+    )
+
+
+def _other_set(label: str, seed: int) -> tuple[System, ...]:
+    """Twenty-four systems: every kind by requests and by time steps, two small ones, two of thousands per second."""
+    rng = np.random.default_rng(seed)
+    systems = []
+    for turn, (low, high) in enumerate(((5.0, 30.0), (25.0, 1500.0))):
+        for kind in OTHER_KINDS:
+            rate = float(np.exp(rng.uniform(np.log(low), np.log(high))))
+            systems.append(_draw_other(rng, kind, rate, exact=not turn, name=f"{label}-{kind}-{turn}"))
+    systems.extend(_draw_other(rng, kind, 3.5, exact=True, name=f"{label}-tiny-{kind}") for kind in ("loose", "mixed"))
+    systems.extend(
+        _draw_other(rng, kind, 4000.0, exact=False, name=f"{label}-huge-{kind}") for kind in ("tight", "three")
+    )
+    return tuple(systems)
+
+
 TUNING = _set("tuning", 20261)
 HELD_OUT = _set("held-out", 914)
+OTHER = _other_set("other", 77041)
 TUNING_WITHOUT = _without_answer("tuning", 20262)
 HELD_OUT_WITHOUT = _without_answer("held-out", 915)

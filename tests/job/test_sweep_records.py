@@ -1,0 +1,89 @@
+"""What a resumed sweep takes from the records of another run: whole ones alone, and never a file to write into."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.job.sweep_records import SweepRecords, finished_split, run_at
+from dynamo_mlperf.topology.role_splits import RoleCount, RoleSplit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SPLIT = RoleSplit("1P1D", (RoleCount("prefill", 1, 1), RoleCount("decode", 1, 1)))
+MEASURED = {
+    "split": "1P1D",
+    "rate_qps": 16.0,
+    "ceiling_qps": None,
+    "target_qps": 16.0,
+    "confirmed_in": "rate-001",
+    "kind": "answer",
+    "reason": "full-length VALID run at 16 QPS",
+    "restarts": 0,
+    "engine_seconds": 9.5,
+}
+
+
+def _run(folder: Path, rate: float, text: str | None = None) -> None:
+    folder.mkdir(parents=True)
+    latency = {"end_to_end": {"at_percentile": 9.0, "limit": 10.0, "over_limit": 0, "over_limit_allowed": 2}}
+    verdict = {"verdict": "VALID", "target_qps": rate, "latency_p99_ms": latency}
+    (folder / "verdict.json").write_text(json.dumps(verdict) if text is None else text)
+
+
+def _taken_over(old: Path, new: Path) -> tuple[SweepRecords, Path]:
+    records = SweepRecords(new, {})
+    records.take_over(old, (SPLIT,), {})
+    return records, records.folder(SPLIT)
+
+
+def test_a_run_at_another_rate_gets_a_folder_of_its_own(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    _run(old / "1P1D" / "rate-002", 60.0)
+    _run(old / "1P1D" / "rate-003", 4.0, '{"verdict": "VAL')
+    (old / "1P1D" / "rate-004").mkdir()
+    _, folder = _taken_over(old, new)
+    assert [one.name for one in folder.iterdir()] == ["rate-002"], "what did not end is not taken over"
+    at_60, known = run_at(folder, 60.0)
+    assert (at_60.name, known and known["target_qps"]) == ("rate-002", 60.0)
+    at_30, known = run_at(folder, 30.0)
+    assert (at_30.name, known, at_30.exists()) == ("rate-003", None, False)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"rate_qps": "16"},
+        {"rate_qps": float("nan")},
+        {"ceiling_qps": [1]},
+        {"confirmed_in": "../../other"},
+        {"confirmed_in": None},
+        {"target_qps": None},
+        {"reason": None},
+        {"engine_seconds": float("inf")},
+    ],
+)
+def test_an_edited_split_is_refused(damage: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "split.json").write_text(json.dumps(MEASURED | damage))
+    with pytest.raises(ConfigError, match="is not as a sweep wrote it") as refused:
+        finished_split(tmp_path)
+    assert refused.value.action == "remove it; its split is then measured again"
+    (tmp_path / "split.json").unlink()
+    assert finished_split(tmp_path) is None
+
+
+def test_a_split_that_failed_is_tried_again_and_one_that_was_measured_is_not(tmp_path: Path) -> None:
+    old = tmp_path / "old" / "1P1D"
+    _run(old / "rate-001", 16.0)
+    (old / "split.json").write_text(json.dumps(MEASURED | {"split": "9P9D"}))
+    records, _ = _taken_over(tmp_path / "old", tmp_path / "whole")
+    assert [(one["split"], one["resumed"]) for one in records.splits] == [("1P1D", True)]
+    failed = {"kind": "failed", "rate_qps": None, "target_qps": None, "confirmed_in": None}
+    (old / "split.json").write_text(json.dumps(MEASURED | failed))
+    records, folder = _taken_over(tmp_path / "old", tmp_path / "again")
+    assert records.splits == []
+    assert [one.name for one in folder.iterdir()] == ["rate-001"]
