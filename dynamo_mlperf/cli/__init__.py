@@ -39,7 +39,7 @@ VERBS = {
     "package": "Make the tree of a submission from recorded runs.",
     "check": "Check a submission tree: our gate, then the official checker.",
     "doctor": "Check this machine: what is there, what is missing, what to do.",
-    "schema": "Print every key of topology, site and system files.",
+    "schema": "Print every key of topology, site and system files; the rules of a round.",
 }
 """Verb -> its line in `--help`; the module of the same name holds the rest."""
 

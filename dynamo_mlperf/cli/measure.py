@@ -39,7 +39,8 @@ _MOST_QPS = 1e6
     "--reduced",
     multiple=True,
     metavar="KEY=VALUE",
-    help=f"Lower a rule ({', '.join(_REDUCED)}); the result's class is then reduced. Repeatable.",
+    help=f"Lower a rule ({', '.join(_REDUCED)}); the result's class is then reduced. Repeatable. Given once, none of "
+    "the file's own reduced: block counts.",
 )
 @click.option("--rehearsal", is_flag=True, help="The endpoint simulates a model: the result's class is rehearsal.")
 @click.option(

@@ -54,9 +54,9 @@ def command(
     swept: list[str] = []
     if topology.sweep is None:
         plan = make_plan(topology, nodes)
-        predicted_qps(topology, Path.cwd())  # refuses a prediction that cannot be read
     else:
         topology, plan, swept = _first_of_sweep(topology, nodes)
+    predicted_qps(topology, Path.cwd())  # refuses a prediction that cannot be read
     memory = memory_of(topology, Path.cwd())
     place = load_site(site or topology.site)
     refuse_unfilled(site or topology.site)
@@ -66,7 +66,12 @@ def command(
         _fix(file, topology, plan, segment)
     plan = replace(plan, warnings=(*plan.warnings, *_warnings(file, topology, plan, place, segment), *unknown))
     bound = topology.engine != "mocker"  # simulated engines are not
-    notes = [*swept, *_notes(topology, plan, place), *(_kept_back(plan, place) if bound else [])]
+    notes = [
+        *swept,
+        *_notes(topology, plan, place),
+        *_unsubmittable(topology),
+        *(_kept_back(plan, place) if bound else []),
+    ]
     shares = _shares(plan, place) if bound else {}
     if svg is not None:
         _draw(svg, topology, plan, [*(f"memory: {role.text}" for role in memory), *(f"note: {note}" for note in notes)])
@@ -163,6 +168,19 @@ def _notes(topology: Topology, plan: Plan, site: Site) -> list[str]:
         what = f"{wanted}, and domain placement is not asked for: {lacks}; Slurm may spread the job over domains"
         return [f"{what}; {_way_to_segments(site)}"]
     return []
+
+
+def _unsubmittable(topology: Topology) -> list[str]:
+    """That a run by the full rules could not be submitted for its load client alone: nobody books GPUs for that."""
+    from dynamo_mlperf.submission.performance import ONLY_ENDPOINTS
+
+    measure = topology.measure
+    if topology.reduced is not None or topology.engine == "mocker" or measure.client != "loadgen":
+        return []
+    if (measure.benchmark, measure.scenario) not in ONLY_ENDPOINTS:
+        return []
+    what = f"{measure.benchmark} {measure.scenario} measured by LoadGen is for tuning and cannot be submitted"
+    return [f"{what}; for a submission write measure: {{client: endpoints}} (docs/endpoints.md)"]
 
 
 def _way_to_segments(site: Site) -> str:

@@ -36,7 +36,13 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
 @click.option("--live", is_flag=True, help="Real Dynamo and LoadGen with simulated engines, on this machine.")
 @click.option("--only-write", is_flag=True, help="With --live: write the derived topology and run nothing.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="With --live: where to record. [default: runs/ID]")
-@click.option("--seconds", type=click.FloatRange(1, 86_400), default=60.0, show_default=True, help="With --live.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 86_400),
+    default=60.0,
+    show_default=True,
+    help="With --live: length of the measurement; times --qps it should give the 459 queries that p99 needs.",
+)
 @click.option("--qps", type=click.FloatRange(0, 1e6, min_open=True), help="With --live: rate; default: the file's.")
 @click.option("--site", help="Site file or name: says which Python runs the engines.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")

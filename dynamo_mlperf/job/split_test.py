@@ -12,9 +12,10 @@ from dynamo_mlperf.job.at_rest import Rest
 from dynamo_mlperf.job.judged import judged
 from dynamo_mlperf.job.measurement import LoadTest, measure
 from dynamo_mlperf.job.pressure import PRESSURE_FILE, read_pressure
-from dynamo_mlperf.job.rate_search import REST_REQUESTS, search_rate, search_settings
+from dynamo_mlperf.job.rate_search import OVERHEAD_S, REST_REQUESTS, allocation_left_s, search_rate, search_settings
 from dynamo_mlperf.job.sweep_records import FAILED, Measured, run_at
 from dynamo_mlperf.job.workload import REQUESTS_FILE
+from dynamo_mlperf.load.user_conf import expected_queries
 from dynamo_mlperf.record import write_verdict
 from dynamo_mlperf.topology.searching import Search
 from dynamo_mlperf.tuning.bottleneck import find_bottleneck
@@ -110,22 +111,32 @@ class SplitTest:
         folders: dict[float, str] = {}
         binding = None
         while (rate := next_rate(ordered, outcomes)) is not None:
+            if outcomes and not self._has_time(rate):  # what is measured is not lost to the job's end
+                break
             folders[rate], verdict = self._run(rate, rest)
             outcomes[rate] = verdict["verdict"] == "VALID"
             binding = binding if outcomes[rate] else _first_broken(verdict)
-        held = max((rate for rate, valid in outcomes.items() if valid), default=None)
-        failed = min((rate for rate, valid in outcomes.items() if not valid), default=None)
+        held = max((one for one, valid in outcomes.items() if valid), default=None)
+        failed = min((one for one, valid in outcomes.items() if not valid), default=None)
+        cut = "" if rate is None else f"; no time was left for {rate:g} QPS"
+        told = f"full-length VALID run at {held:g} QPS" if held else f"none of {len(rates)} rates is VALID"
         return Measured(
             held,
             failed,
-            failed is not None,
+            failed is not None and not cut,
             binding,
-            "answer" if held else "none of the rates",
-            f"full-length VALID run at {held:g} QPS" if held else f"none of {len(rates)} rates is VALID",
+            "answer" if held else "budget" if cut else "none of the rates",
+            told + cut,
             folders[held] if held else None,
             held,
             time.monotonic() - began,
         )
+
+    def _has_time(self, rate: float) -> bool:
+        """Whether the allocation leaves time for a full-length run."""
+        left_s = allocation_left_s(self.job)
+        queries = expected_queries(replace(self.workload.settings, target_qps=rate))
+        return left_s is None or left_s >= queries / rate + OVERHEAD_S
 
     def _run(self, rate: float, rest: Rest) -> tuple[str, dict[str, Any]]:
         """One full-length run in a folder of its own; one that an interrupted sweep has finished already counts."""

@@ -84,7 +84,7 @@ class Sweep:
                 self._measure(split)
             for name, reason in pruned(self._state).items():
                 self._job.progress.note(f"sweep: {name} skipped: {reason}")
-            state = "finished"
+            state = "stopped" if self._left_out else "finished"
         finally:
             self._write(state)
         return self._conclude()
@@ -223,7 +223,9 @@ class Sweep:
             "sweep",
             "a split with a rate that holds",
             f"none of {len(self._state.splits)} ({told})",
-            "read sweep/summary.json; lower sweep.rates, search.low or the size of the model",
+            "read sweep/summary.json; lower sweep.rates, search.low or the size of the model"
+            if self._records.splits
+            else "ask for more time (#SBATCH --time)",
         )
         failed = bool(self._records.splits) and all(value["kind"] == FAILED for value in self._records.splits)
         return Verdict(

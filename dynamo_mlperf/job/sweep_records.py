@@ -260,7 +260,7 @@ def read_split(path: Path) -> dict[str, Any]:
         ConfigError: It cannot be read, or is none.
     """
     value = _object(path)
-    wrong = [name for name, good in _KEYS.items() if name not in value or not good(value[name])]
+    wrong = [name for name, good in _KEYS.items() if not good(value.get(name))]
     if value.get("rate_qps") is not None:
         wrong += [name for name in ("confirmed_in", "target_qps") if value.get(name) is None]
     if wrong:

@@ -19,7 +19,7 @@ ALLOWANCE = 0.1
 """More workers of a role share their queue better: a larger pool may hold this much more per worker than a smaller."""
 ALIKE = 1.05
 """Predictions within this factor of the best say nothing of who wins: among those, fewest restarts decide."""
-NO_TIME = "the allocation's time was over; resume the sweep in another"
+NO_TIME = "the allocation's time was over; resume the sweep in a longer one"
 _EXACT_PATH = 10
 """Splits up to which the order with the fewest restarts is found exactly; beyond, always the nearest is next."""
 

@@ -220,7 +220,8 @@ def test_what_is_not_there_is_told(here: Path) -> None:
     shutil.rmtree(here / "assets")
     (here / "apart.yaml").write_text("shared_path: /nowhere\n")
     warnings = json.loads(plan("demo.yaml", "--json", "--site", "./apart.yaml").stdout)["warnings"]
-    assert warnings[0] == f"measure.dataset: {here / 'assets/tiny-product-catalogue'} is not there (seen from here)"
+    lacks = f"measure.dataset: {here / 'assets/tiny-product-catalogue'} is not there (seen from here)"
+    assert warnings[0] == f"{lacks}; `dynamo-mlperf init --assets assets` makes it"
     assert "outside the site's shared_path" in warnings[1]
     assert isinstance(plan("demo.yaml", "--site", "nowhere").exception, ConfigError)
 
@@ -295,8 +296,10 @@ def test_the_picture_has_memory_notes_and_warnings(repository: Path, here: Path)
     below = "".join(element.text or "" for element in texts).replace(" ", "")
     assert "memory:decode126.0GiBofweightsoneachGPU" in below
     assert len(value["warnings"]) == 2
-    assert len(value["notes"]) == 1
-    said = [f"note: {value['notes'][0]}", *(f"warning: {warning}" for warning in value["warnings"])]
+    pages = [warning.partition("; ")[2] for warning in value["warnings"]]
+    assert all(page.startswith("benchmarks/qwen3-vl-235b-a22b/README.md says ") for page in pages)
+    assert len(value["notes"]) == 2
+    said = [*(f"note: {note}" for note in value["notes"]), *(f"warning: {warning}" for warning in value["warnings"])]
     assert [line for line in said if line.replace(" ", "") not in below] == []
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     assert all(float(e.attrib["x"]) + 7 * len(e.text or "") <= width for e in texts if "+" not in (e.text or ""))
@@ -393,3 +396,19 @@ def test_numbers_and_letters_that_no_file_can_hold_are_refused(here: Path, repos
     assert isinstance(result.exception, ConfigError), result.exception
     assert "gpu_memory_gib" in result.exception.what
     assert "surrogate" in result.exception.what
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("q3vl-gb200x16-interactive-4p8d", True),
+        ("q3vl-gb200x16-server-4p8d", False),
+        ("demo", False),  # reduced
+        ("rehearse-22p28d", False),
+    ],
+)
+def test_what_cannot_be_submitted_for_its_client_is_told_before_gpus_are_booked(
+    repository: Path, name: str, *, told: bool
+) -> None:
+    notes = json.loads(plan(str(repository / "topologies" / f"{name}.yaml"), "--json").stdout)["notes"]
+    assert any("measured by LoadGen is for tuning and cannot be submitted" in note for note in notes) == told

@@ -135,6 +135,7 @@ def measured(run_dir: Path, split: str, rate: float) -> None:
     folder = run_dir / "sweep" / split
     folder.mkdir(parents=True)
     value: dict[str, Any] = {"split": split, "rate_qps": rate, "engine_seconds": 9.0, "restarts": 0, "bottleneck": None}
+    value |= {"kind": "answer", "reason": "", "target_qps": rate, "confirmed_in": "probe-001"}
     (folder / "split.json").write_text(json.dumps(value))
 
 

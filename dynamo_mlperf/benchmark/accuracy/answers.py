@@ -72,7 +72,11 @@ class AnswerLog:
             self.entries += 1
             yield self._answer(raw)
         if not self.entries:
-            raise MeasureError(f"{self.path}: 0 answers", "run the accuracy test again; see its mlperf_log_detail.txt")
+            raise MeasureError(
+                f"{self.path}: 0 answers, as a performance test leaves it",
+                "run an accuracy test (measure: {accuracy: true}, or `measure --mode accuracy`); if this was one, see its "
+                "mlperf_log_detail.txt",
+            )
 
     def _raw_entries(self) -> Iterator[bytes]:
         digest = hashlib.sha256()
