@@ -73,16 +73,16 @@ def _entrance(url: str) -> tuple[str, int]:
     return parts.hostname, port
 
 
-def check_model(endpoint: Endpoint, supervisor: Supervisor, *, rehearsal: bool) -> None:
+def check_model(endpoint: Endpoint, supervisor: Supervisor, *, official: bool) -> None:
     """Every address answers and lists the model.
 
     Args:
         endpoint: What to ask.
         supervisor: Waits for the answers.
-        rehearsal: Whether a server that only looks like a model will do.
+        official: Whether the result could be submitted, so that a server that only looks like a model will not do.
 
     Raises:
-        ConfigError: One lists other models, or says that it is an oracle and this is to be no rehearsal.
+        ConfigError: One lists other models, or says that it is an oracle and the result would be official.
         MeasureError: One does not answer.
     """
     for url, address in zip(endpoint.urls, endpoint.entrances, strict=True):
@@ -98,7 +98,7 @@ def check_model(endpoint: Endpoint, supervisor: Supervisor, *, rehearsal: bool) 
         if endpoint.model not in served:
             shown = ", ".join(served) or "none"
             raise ConfigError(f"{url} serves no model {endpoint.model!r}; it lists {shown}", "name one with --model")
-        if not rehearsal and any(entry.get("owned_by") == ORACLE for entry in listed):
+        if official and any(entry.get("owned_by") == ORACLE for entry in listed):
             raise ConfigError(f"{url} is an oracle: it knows the answers and is no model", "add --rehearsal")
 
 

@@ -228,7 +228,7 @@ class _Run:
         if test.endpoints_python is not None:
             return self._measured_by_endpoints(test.endpoints_python)
         with self._phase("check"):
-            check_model(test.endpoint, self._supervisor, rehearsal=test.result_class == "rehearsal")
+            check_model(test.endpoint, self._supervisor, official=test.result_class == "official")
             self._write_requests(root / REQUESTS_FILE)
         with self._phase("measure"):
             self._load(LoadTest("loadgen", root, self._paths.load, test.settings, root / REQUESTS_FILE))
@@ -244,7 +244,7 @@ class _Run:
             place, test.endpoint, test.settings, test.data_set, test.result_class, test.tokenizer, test.with_accuracy
         )
         with self._phase("check"):
-            check_model(test.endpoint, self._supervisor, rehearsal=test.result_class == "rehearsal")
+            check_model(test.endpoint, self._supervisor, official=test.result_class == "official")
             record = at_url.prepare(self._events)
         with self._phase("measure"):
             at_url.measure(record)
@@ -256,7 +256,7 @@ class _Run:
         """An accuracy or compliance test, to its recorded result."""
         test = self._test
         with self._phase("check"):
-            check_model(test.endpoint, self._supervisor, rehearsal=test.result_class == "rehearsal")
+            check_model(test.endpoint, self._supervisor, official=test.result_class == "official")
             way = self._ids_from(side)
         with self._phase("accuracy" if side.compliance is None else "compliance"):
             place = SideRun(

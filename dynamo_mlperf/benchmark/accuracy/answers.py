@@ -74,8 +74,8 @@ class AnswerLog:
         if not self.entries:
             raise MeasureError(
                 f"{self.path}: 0 answers, as a performance test leaves it",
-                "run an accuracy test (measure: {accuracy: true}, or `measure --mode accuracy`); if this was one, see its "
-                "mlperf_log_detail.txt",
+                "run an accuracy test (measure: {accuracy: true}, or `measure --mode accuracy`); if this was one, see "
+                "its mlperf_log_detail.txt",
             )
 
     def _raw_entries(self) -> Iterator[bytes]:
