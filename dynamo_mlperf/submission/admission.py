@@ -12,6 +12,7 @@ from dynamo_mlperf.submission.finding import Finding
 from dynamo_mlperf.submission.gate import scenario_findings
 from dynamo_mlperf.submission.performance import class_of, judge_performance
 from dynamo_mlperf.submission.proofs import accuracy_findings, compliance_findings
+from dynamo_mlperf.submission.records import PERFORMANCE
 from dynamo_mlperf.submission.scenario import Judged
 
 if TYPE_CHECKING:
@@ -76,22 +77,31 @@ def _judge_all(
     return judged, findings
 
 
+def hopeless(results: Sequence[Result], *, rehearsal: bool) -> list[Finding]:
+    """Why these runs are no submission by their own word, whatever the system is; none where they may be one."""
+    wrong = list(_classes(results, (), rehearsal=rehearsal))
+    return [*wrong, *_complete(results)] if wrong else []
+
+
 def _classes(results: Sequence[Result], judged: Sequence[Judged], *, rehearsal: bool) -> Iterator[Finding]:
-    """Official runs alone; for a rehearsal, rehearsed ones alone."""
+    """Official runs alone; for a rehearsal, rehearsed ones alone. Where none is judged yet, their own word counts."""
     wanted = "rehearsal" if rehearsal else "official"
     by_result = {entry.result.name: entry.verdict.result_class for entry in judged}
     for result in results:
         for name, record in result.tests.items():
             try:
-                got = by_result.get(result.name) if name == "performance" else class_of(record)
+                got = by_result.get(result.name) if name == PERFORMANCE and judged else class_of(record)
             except ConfigError as problem:
                 yield Finding(record.run.name, record.what, f"class {wanted}", problem.what, problem.action)
                 continue
             if got not in (wanted, None):
-                yield Finding(record.run.name, record.what, f"class {wanted}", str(got), _way_out(str(got)))
+                action = _way_out(str(got), rehearsal=rehearsal)
+                yield Finding(record.run.name, record.what, f"class {wanted}", str(got), action)
 
 
-def _way_out(got: str) -> str:
+def _way_out(got: str, *, rehearsal: bool) -> str:
+    if rehearsal and got == "reduced":
+        return "rehearse it without a reduced: block (engine: mocker, or measure --rehearsal)"
     return {
         "rehearsal": "measure with real engines; to try the form of the tree: --rehearsal",
         "reduced": "take the reduced: block out of the file, and run again",

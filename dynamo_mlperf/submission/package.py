@@ -11,7 +11,7 @@ from dynamo_mlperf.benchmark.rounds import CURRENT, round_of
 from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.files import total_bytes
 from dynamo_mlperf.submission import layout, marks
-from dynamo_mlperf.submission.admission import admit
+from dynamo_mlperf.submission.admission import admit, hopeless
 from dynamo_mlperf.submission.build import Content, build
 from dynamo_mlperf.submission.consistency import runs_of
 from dynamo_mlperf.submission.description import folder_name, read_description
@@ -21,7 +21,9 @@ from dynamo_mlperf.submission.results import collect
 from dynamo_mlperf.submission.system_json import system_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from dynamo_mlperf.submission.finding import Finding
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,11 @@ def package(request: PackageRequest, say: Callable[[str], None] = lambda _text: 
         SetupError: The tree cannot be written.
     """
     _check_request(request)
-    system, calibration = read_description(request.description)
     results, findings = collect(request.runs)
+    # Before anybody fills in a description: no description makes these runs a submission.
+    if wrong := hopeless(results, rehearsal=request.rehearsal):
+        raise _refused([*findings, *wrong])
+    system, calibration = read_description(request.description)
     judged, more = admit(results, system, round_of(CURRENT), say, rehearsal=request.rehearsal)
     findings += more
     runs = runs_of(results)
@@ -84,7 +89,7 @@ def package(request: PackageRequest, say: Callable[[str], None] = lambda _text: 
     described, more = system_json(system, request.submitter, runs, nodes, rehearsal=request.rehearsal)
     findings += more
     if findings:
-        raise RefusedError(f"not packaged: {len(set(findings))} findings", tuple(dict.fromkeys(findings)))
+        raise _refused(findings)
     if request.rehearsal:
         described["sw_notes"] = f"{described['sw_notes']}. {marks.NOTE}".removeprefix(". ")
     say("writing the tree")
@@ -97,6 +102,10 @@ def package(request: PackageRequest, say: Callable[[str], None] = lambda _text: 
         # What copies a whole folder has no cause of its own, but a list of files with theirs.
         why = problem.strerror or str(problem.args[0][0][-1] if isinstance(problem, shutil.Error) else problem)
         raise SetupError(f"{where}: {why}", "make room, or name another --out; package again") from problem
+
+
+def _refused(findings: Sequence[Finding]) -> RefusedError:
+    return RefusedError(f"not packaged: {len(set(findings))} findings", tuple(dict.fromkeys(findings)))
 
 
 def _check_request(request: PackageRequest) -> None:

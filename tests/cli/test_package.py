@@ -68,6 +68,9 @@ def test_refusals_end_with_6_and_mistakes_with_2(
     answer = json.loads(capsys.readouterr().out)
     assert answer["tree"] is None
     assert any(finding["check"] == "scenarios" for finding in answer["findings"])
+    # What no description can mend is told before anybody fills one in.
+    assert call("package", run, "--system", tmp_path / "none.yaml", "--submitter", "ACME", "--out", out) == 6
+    capsys.readouterr()
     assert call("package", run, "--system", system, "--out", out) == 2
     assert "no submitter" in capsys.readouterr().err
     assert call("package", tmp_path / "none", "--system", system, "--rehearsal", "--out", out) == 2
