@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
@@ -76,6 +77,8 @@ def test_secrets_are_not_recorded(tmp_path: Path) -> None:
 
 def test_sweep_finds_a_stray_in_a_session_of_its_own(tmp_path: Path) -> None:
     stray = "import os, subprocess, sys\np = subprocess.Popen(['sleep', '600'], start_new_session=True)\nprint('stray', p.pid, flush=True)"
+    # Everything below this process goes: what other tests' worker processes have left running would be missed later.
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
     allocation = LocalAllocation(1)
     child = allocation.start(command(tmp_path, stray))
     wait_for_text(tmp_path / "worker.log", "stray")
