@@ -399,11 +399,14 @@ def score(directory: Path, want: Made) -> None:
 
 
 @functools.lru_cache(maxsize=2)
-def answers(number: int, tokens: int, *, ends: int = 1, as_text: bool = False) -> str:
-    """An accuracy log of token ids, or of texts; `ends` end-of-text tokens stand at the end of each answer."""
+def answers(number: int, tokens: int, *, ends: int = 1, as_text: bool = False, words: int = 1) -> str:
+    """An accuracy log of token ids, or of texts; `ends` end-of-text tokens stand at the end of each answer.
+
+    A text has so many `words` of two letters.
+    """
     ids = [100 + n % 50 for n in range(tokens - ends)] + [EOS] * ends
     data, first = (np.array(part, "<i4").tobytes().hex().upper() for part in (ids, ids[:1]))
-    data = "4F4B" if as_text else data
+    data = "4F4B" * words if as_text else data
     entries = [
         f'{{"seq_id": {n}, "qsl_idx": {n}, "data": "{data}", "token_data": "{first}", "token_count": {tokens}}}'
         for n in range(number)
