@@ -10,6 +10,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from dynamo_mlperf.errors import ExitCode
 from dynamo_mlperf.files import RunPaths, append_json_line, read_json_lines, write_json
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 VerdictName = Literal["VALID", "INVALID", "FAILED"]
 ResultClass = Literal["official", "reduced", "rehearsal"]
+EXIT_CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
+"""What a program ends with, by the verdict of what it ran."""
 
 PHASES = ("check", "stage", "start", "ready", "canary", "warmup", "measure", "judge", "stop", "record")
 """The phases of a job in order; `events.jsonl` carries `phase_begin` and `phase_end` for each that ran."""
@@ -122,6 +125,12 @@ class Verdict:
     client: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
     tests: Mapping[str, VerdictName] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """By the performance test; where that is VALID, an accuracy or compliance test that is not makes it INVALID."""
+        short = self.verdict == "VALID" and any(name != "VALID" for name in self.tests.values())
+        return ExitCode.INVALID if short else EXIT_CODES[self.verdict]
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as plain JSON values.

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from dynamo_mlperf.process.confined import network_away
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -61,6 +63,16 @@ def _missing_compiler() -> str:
     return "" if shutil.which("cc") else "no C compiler (cc)"
 
 
+def _missing_assets() -> str:
+    assets = Path(__file__).resolve().parent.parent / "assets"
+    made = all((assets / name).is_dir() for name in ("tiny-qwen3-vl-moe", "tiny-product-catalogue"))
+    return "" if made else "no tiny model and data set in assets (make assets)"
+
+
+def _missing_network() -> str:
+    return "" if network_away() else "this machine allows no network namespace"
+
+
 def _missing_checker() -> str:
     """The official checker is a checkout, not a package."""
     name = "DYNAMO_MLPERF_CHECKER"
@@ -75,6 +87,8 @@ CAPABILITIES: dict[str, Callable[[], str]] = {
     "slurm": _missing_slurm,
     "mount": _missing_mount,
     "compiler": _missing_compiler,
+    "assets": _missing_assets,
+    "network": _missing_network,
     "gpu": _missing_gpu,
     "endpoints": _missing_endpoints,
     "checker": _missing_checker,

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dynamo_mlperf.errors import ExitCode, MeasureError
+from dynamo_mlperf.errors import MeasureError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynamo_mlperf.record import TransferEvidence, Verdict
-
-_CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
 
 
 @click.command("judge", short_help="Judge a test from its directory alone: ours, any LoadGen's, endpoints'.")
@@ -47,7 +45,7 @@ def command(
             raise
         verdict = failed_verdict(place, error)
     click.echo(json.dumps(verdict.as_json(), indent=2) if as_json else "\n".join(map(_printable, lines(verdict))))
-    return _CODES[verdict.verdict]
+    return verdict.exit_code
 
 
 def _printable(line: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,21 +25,23 @@ def command(file: Path, run_dir: Path | None, site: str | None, nodes: int | Non
     No Slurm, root or GPU is needed. Progress goes to stderr; the last line on stdout is the verdict. Ends with 0 for
     VALID, 5 for INVALID, 4 for FAILED.
     """
+    return run_here(file, site=site, run_dir=run_dir, nodes=nodes, as_json=as_json)
+
+
+def run_here(file: Path, **more: Any) -> int:  # noqa: ANN401 - fields of Launch
+    """Run the file on this machine from the working directory; returns the exit code.
+
+    Args:
+        file: The topology file.
+        more: The other fields of `Launch`.
+    """
     from dynamo_mlperf.cli.launch import Launch, launch
     from dynamo_mlperf.job.context import local_run_id, new_nonce
 
-    return launch(
-        Launch(
-            file=file,
-            site=site,
-            base_dir=Path.cwd(),
-            run_dir=run_dir,
-            as_json=as_json,
-            run_id=lambda name: local_run_id(name, new_nonce()),
-            allocation=this_machine,
-            nodes=nodes,
-        )
-    )
+    def run_id(name: str) -> str:
+        return local_run_id(name, new_nonce())
+
+    return launch(Launch(file=file, base_dir=Path.cwd(), run_id=run_id, allocation=this_machine, **more))
 
 
 def this_machine(plan: Plan, site: Site) -> Allocation:

@@ -127,23 +127,16 @@ def command(
 
 def _search_file(file: Path, block: dict[str, object], options: dict[str, Any], *, as_json: bool) -> int:
     """Serve the file's topology here, and search."""
-    from dynamo_mlperf.cli.launch import Launch, launch
-    from dynamo_mlperf.cli.run import this_machine
-    from dynamo_mlperf.job.context import local_run_id, new_nonce
+    from dynamo_mlperf.cli.run import run_here
 
-    return launch(
-        Launch(
-            file=file,
-            site=options["site"],
-            base_dir=Path.cwd(),
-            run_dir=options["run_dir"],
-            as_json=as_json,
-            run_id=lambda name: local_run_id(name, new_nonce()),
-            allocation=this_machine,
-            nodes=options["nodes"],
-            blocks={"search": block},
-            resume=options["resume"],
-        )
+    return run_here(
+        file,
+        site=options["site"],
+        run_dir=options["run_dir"],
+        nodes=options["nodes"],
+        as_json=as_json,
+        blocks={"search": block},
+        resume=options["resume"],
     )
 
 

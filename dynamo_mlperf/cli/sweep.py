@@ -54,24 +54,9 @@ def command(
         check_choice(run_dir=run_dir, nodes=nodes)
         root = run_dir if resume is None else Path(resume)
         return sweep_in_parallel(Parallel(file, site, blocks, parallel, root, wait=wait, as_json=as_json))
-    from dynamo_mlperf.cli.launch import Launch, launch
-    from dynamo_mlperf.cli.run import this_machine
-    from dynamo_mlperf.job.context import local_run_id, new_nonce
+    from dynamo_mlperf.cli.run import run_here
 
-    return launch(
-        Launch(
-            file=file,
-            site=site,
-            base_dir=Path.cwd(),
-            run_dir=run_dir,
-            as_json=as_json,
-            run_id=lambda name: local_run_id(name, new_nonce()),
-            allocation=this_machine,
-            nodes=nodes,
-            blocks=blocks,
-            resume=resume,
-        )
-    )
+    return run_here(file, site=site, run_dir=run_dir, nodes=nodes, as_json=as_json, blocks=blocks, resume=resume)
 
 
 def _block(splits: str | None, rates: str | None, *, every: bool) -> Mapping[str, object]:

@@ -12,6 +12,7 @@ from dynamo_mlperf.errors import Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from dynamo_mlperf.files import RunPaths
@@ -44,6 +45,20 @@ class Progress(Protocol):
     def cut_short(self, how: str) -> None:
         """The phase that runs ends before its end: `stopped` or `failed`."""
         ...
+
+
+@contextlib.contextmanager
+def phase(progress: Progress, events: EventLog, name: str) -> Iterator[None]:
+    """A phase, shown and on record; one that is cut short is told apart from one that ended."""
+    progress.phase(name)
+    events.add("phase_begin", phase=name)
+    try:
+        yield
+    except BaseException as problem:
+        progress.cut_short("stopped" if isinstance(problem, Stopped) else "failed")
+        raise
+    finally:
+        events.add("phase_end", phase=name)
 
 
 @dataclass(frozen=True)
@@ -93,18 +108,9 @@ class Job:
         """The topology's name with the nonce."""
         return f"{self.topology.name}-{self.nonce}"
 
-    @contextlib.contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """A phase of the job, shown and on record; one that is cut short is told apart from one that ended."""
-        self.progress.phase(name)
-        self.events.add("phase_begin", phase=name)
-        try:
-            yield
-        except BaseException as problem:
-            self.progress.cut_short("stopped" if isinstance(problem, Stopped) else "failed")
-            raise
-        finally:
-            self.events.add("phase_end", phase=name)
+    def phase(self, name: str) -> AbstractContextManager[None]:
+        """A phase of the job; see `phase`."""
+        return phase(self.progress, self.events, name)
 
     @property
     def result_class(self) -> ResultClass:

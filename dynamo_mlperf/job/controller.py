@@ -125,28 +125,19 @@ def _stop(job: Job) -> None:
     shutil.rmtree(job.scratch, ignore_errors=True)
 
 
-_CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
-
-
 def _verdict_of(job: Job) -> tuple[Verdict, ExitCode]:
     """The verdict, whatever happens on the way to it, and the exit code that goes with it."""
     try:
         verdict = _Run(job).until_verdict()
         if job.events.problem is not None:
             raise job.events.problem
-        return verdict, _code_of(verdict)
     except DynamoMlperfError as problem:
         said = _real_cause(job, problem)
         job.events.add("error", what=str(said))
         return _failed(job, said), said.exit_code
     except OSError as problem:
         return _unwritable(job, problem)
-
-
-def _code_of(verdict: Verdict) -> ExitCode:
-    """By the performance test; where that is VALID, an accuracy or compliance test that is not makes it INVALID."""
-    short = verdict.verdict == "VALID" and any(name != "VALID" for name in verdict.tests.values())
-    return ExitCode.INVALID if short else _CODES[verdict.verdict]
+    return verdict, verdict.exit_code
 
 
 def _real_cause(job: Job, problem: DynamoMlperfError) -> DynamoMlperfError:

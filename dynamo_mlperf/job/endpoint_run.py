@@ -6,7 +6,6 @@ and whether it is disaggregated.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import shutil
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, ExitCode, MeasureError, SetupError, Stopped
 from dynamo_mlperf.files import RunPaths, write_json
-from dynamo_mlperf.job.context import local_run_id, new_nonce
+from dynamo_mlperf.job.context import local_run_id, new_nonce, phase
 from dynamo_mlperf.job.endpoint import Endpoint, check_model, ids_from
 from dynamo_mlperf.job.endpoints_at_url import UrlTest
 from dynamo_mlperf.job.endpoints_data import ClientPlace
@@ -43,11 +42,11 @@ from dynamo_mlperf.process.machine import (
     run_mark,
 )
 from dynamo_mlperf.process.signals import StopFlag
-from dynamo_mlperf.record import EventLog, Reason, Verdict, write_verdict
+from dynamo_mlperf.record import EXIT_CODES, EventLog, Reason, Verdict, write_verdict
 from dynamo_mlperf.serving.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from dynamo_mlperf.job.context import Progress
@@ -61,7 +60,6 @@ PERFORMANCE = "performance"
 UNPROVED = (
     "measured at an endpoint that was up already: how it is deployed, and whether it is disaggregated, is not proved"
 )
-_CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
 
 
 @dataclass(frozen=True)
@@ -196,17 +194,8 @@ class _Run:
         self._supervisor.stop_all()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    @contextlib.contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        self._progress.phase(name)
-        self._events.add("phase_begin", phase=name)
-        try:
-            yield
-        except BaseException as problem:
-            self._progress.cut_short("stopped" if isinstance(problem, Stopped) else "failed")
-            raise
-        finally:
-            self._events.add("phase_end", phase=name)
+    def _phase(self, name: str) -> AbstractContextManager[None]:
+        return phase(self._progress, self._events, name)
 
     def performance(self) -> tuple[Verdict, ExitCode]:
         """The performance test, to its recorded verdict."""
@@ -214,8 +203,7 @@ class _Run:
         self._events.add("job_begin", called_t=own_start_t(), run=self._place.run_id, place=place)
         try:
             verdict = self._measured()
-            short = verdict.verdict == "VALID" and any(name != "VALID" for name in verdict.tests.values())
-            code = ExitCode.INVALID if short else _CODES[verdict.verdict]
+            code = verdict.exit_code
         except DynamoMlperfError as problem:
             self._events.add("error", what=str(problem))
             verdict, code = self._failed(problem), problem.exit_code
@@ -270,7 +258,7 @@ class _Run:
             )
             result = run_side_test(place, side)
         self._events.add("side_test", test=side.name, verdict=result.verdict)
-        return result, _CODES[result.verdict]
+        return result, EXIT_CODES[result.verdict]
 
     def _ids_from(self, side: SideTest) -> IdsFrom:
         if not side.keep_token_ids:

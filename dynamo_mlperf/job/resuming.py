@@ -6,7 +6,6 @@ the tolerance and the budget of the search may differ, and so may names, places 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.files import write_json
 from dynamo_mlperf.job.workload import decide_settings, read_data_set
-from dynamo_mlperf.tuning.records import ANSWER, SETTINGS, check_probes
+from dynamo_mlperf.staging.lock import is_locked
+from dynamo_mlperf.tuning.records import ANSWER, LOCK, SETTINGS, check_probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,7 +81,7 @@ def check_resume(topology: Topology, base_dir: Path, run: Path) -> None:
     identities = identities_of(topology, load)
     check_takeover(run / SWEEP_DIR, identities)
     for name in identities:
-        if _is_locked(run / SWEEP_DIR / name):
+        if is_locked(run / SWEEP_DIR / name / LOCK):
             raise ConfigError(f"the sweep in {run} still runs", "wait for its end, or cancel it")
         check_probes(run / SWEEP_DIR / name)
 
@@ -114,29 +114,13 @@ def check_same(old: Path, wanted: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{old} is a search of something else: {told}{more}", "search anew, or resume with the same file"
         )
-    if _is_locked(old):
+    if is_locked(old / LOCK):
         raise ConfigError(f"the search in {old} still runs", "wait for its end, or cancel it")
     check_probes(old)
     if (answer := _answer_of(old)) is not None:
         raise ConfigError(
             f"the search in {old} has its answer: {answer:.5g} QPS", "there is nothing to resume; search anew"
         )
-
-
-def _is_locked(old: Path) -> bool:
-    try:
-        lock = os.open(old / ".lock", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(lock)
-    return False
 
 
 def _answer_of(old: Path) -> float | None:

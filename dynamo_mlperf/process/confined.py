@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -62,6 +63,8 @@ def run_confined(argv: Sequence[str], given: str, *, timeout_s: float) -> Confin
     Raises:
         SetupError: It cannot be started.
     """
+    if shutil.which(argv[0]) is None:  # what takes the network away would tell of it in a status of its own
+        raise SetupError(f"{argv[0]} cannot be started: no such program", "run make setup")
     with tempfile.TemporaryDirectory(prefix="confined-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         question, answer = directory / ".given", directory / ".answer"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ExitCode
+from dynamo_mlperf.record import EXIT_CODES
 
 if TYPE_CHECKING:
     from dynamo_mlperf.slurm.jobs import JobInfo
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 CANCELLED = "CANCELLED"
 """A signal asked the controller to end; Slurm's word for it too."""
-_EXIT = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,10 @@ def _by_verdict(run: Run, code: int | None) -> Outcome:
     short = _short_tests(run)
     text = ", ".join([*([text] if text else []), *short])
     return Outcome(
-        word, word == "VALID" and not short, text, exit_code=_EXIT.get(word, ExitCode.FAILED) if code is None else code
+        word,
+        word == "VALID" and not short,
+        text,
+        exit_code=EXIT_CODES.get(word, ExitCode.FAILED) if code is None else code,
     )
 
 

@@ -35,6 +35,8 @@ _RECORD, _FAULT, _PLAN = "record.json", "fault.json", "plan.json"
 _STILL_S, _OLDEST_S = 600.0, 7200.0
 """A search that lay still for less is as if it had gone on; and from this age on all is as old."""
 SETTINGS, ANSWER = "search.json", "answer.json"
+LOCK = ".lock"
+"""Held by the search that uses the directory."""
 
 
 class RecordDirectory:
@@ -52,7 +54,7 @@ class RecordDirectory:
         self.root = root
         try:
             root.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self._lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as problem:
             raise ConfigError(
                 f"the record directory {root} cannot be used: {problem.strerror}", "name another --record-dir"

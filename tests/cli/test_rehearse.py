@@ -53,8 +53,6 @@ def small(tmp_path: Path) -> Path:
 @pytest.fixture
 def with_assets(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The checkout as the working directory, with the tiny model made."""
-    if not (ROOT / "assets" / "tiny-qwen3-vl-moe").is_dir():
-        pytest.skip("make assets")
     monkeypatch.chdir(ROOT)
     return ROOT
 
@@ -140,6 +138,7 @@ def test_a_rehearsal_that_is_stopped_says_so_and_leaves_nothing(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.assets
 def test_a_live_rehearsal_hides_nothing(small: Path, tmp_path: Path, with_assets: Path) -> None:
     """What would run stands in a directory of its own, as a topology file that any verb takes."""
     directory = tmp_path / "rehearsal"
@@ -167,6 +166,7 @@ def test_a_live_rehearsal_hides_nothing(small: Path, tmp_path: Path, with_assets
         CliRunner().invoke(command, [str(small), "--live", "--run-dir", str(directory)], catch_exceptions=False)
 
 
+@pytest.mark.assets
 @pytest.mark.dynamo
 @pytest.mark.loadgen
 def test_a_live_rehearsal_runs_the_whole_chain(small: Path, tmp_path: Path, with_assets: Path) -> None:

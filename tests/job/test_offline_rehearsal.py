@@ -119,11 +119,10 @@ def test_prompts_are_as_long_as_published_images_included() -> None:
     assert outputs.mean() == pytest.approx(42.87, rel=0.02)
 
 
+@pytest.mark.assets
 def test_lengths_of_a_data_set_at_hand_are_counted_with_its_images(repository: Path) -> None:
     """The tiny catalogue's pictures take 64 to 140 tokens each, which no engine's simulation would count."""
     topology = load_topology(TOPOLOGIES / "demo.yaml")
-    if not (repository / "assets" / "tiny-product-catalogue").is_dir():
-        pytest.skip("make assets")
     found = request_lengths(topology, repository)
     assert found.origin == "prompts of assets/tiny-product-catalogue"
     assert found.prompts.min() > 64
