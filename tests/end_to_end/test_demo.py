@@ -20,13 +20,13 @@ pytestmark = [pytest.mark.vllm, pytest.mark.dynamo, pytest.mark.loadgen]
 def left_running(run_id: str) -> list[str]:
     """Processes that carry the run's mark."""
     found = []
-    for process in psutil.process_iter(["pid", "name"]):
+    for process in psutil.process_iter(["name"]):
         try:
             mark = process.environ().get(RUN_VARIABLE, "")
         except (psutil.Error, OSError):
             continue
         if mark.startswith(run_id):
-            found.append(f"{process.pid} {process.name()}")
+            found.append(f"{process.pid} {process.info['name']}")
     return found
 
 

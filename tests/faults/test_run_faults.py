@@ -98,7 +98,7 @@ def test_a_controller_that_is_killed_leaves_nothing_that_the_next_run_keeps(plac
         stubborn = run.pid_of("prefill-0")
         run.send(signal.SIGKILL)
         run.process.wait()
-        wait_until(lambda: {process.name() for process in marked_processes(run.run_id)} <= {"python", "python3"})
+        wait_until(lambda: {process.info["name"] for process in marked_processes(run.run_id)} <= {"python", "python3"})
         facts = json.loads(place.command("doctor", "--here", "--json").stdout)
         assert facts["leftovers"][str(stubborn)].startswith(f"{run.run_id}@")
         assert [mark for mark in facts["abandoned"].values() if mark.startswith(f"{run.run_id}@")]

@@ -162,7 +162,7 @@ class Run:
 
     def leftovers(self) -> list[str]:
         """What is still there of the run: processes with its mark, ports that listen, directories in shared memory."""
-        found = [f"process {process.pid} {process.name()}" for process in marked_processes(self.run_id)]
+        found = [f"process {process.pid} {process.info['name']}" for process in marked_processes(self.run_id)]
         found += [str(path) for path in Path("/dev/shm").glob(f"dynamo-mlperf-{self.name}-*")]
         if self.paths.plan.exists():
             found += [f"port {port} of pid {pid}" for port, pid in listening().items() if port in self.ports()]
@@ -176,9 +176,9 @@ class Run:
 
 
 def marked_processes(run_id: str) -> list[psutil.Process]:
-    """Living processes that carry the run's mark."""
+    """Living processes that carry the run's mark; each has its name in `info`, since it may end before it is asked."""
     found = []
-    for process in psutil.process_iter():
+    for process in psutil.process_iter(["name"]):
         try:
             marked = process.environ().get(RUN_VARIABLE, "").startswith(f"{run_id}@")
             if marked and process.status() != psutil.STATUS_ZOMBIE:
