@@ -37,7 +37,6 @@ class Official:
         outcome: `pass`, `fail`, or `crashed` where it gave no verdict of its own.
         errors: Its error lines; of a crash the last lines of what it said.
         rows: Its summary's rows, one a result that passed, by column.
-        seconds: None.
     """
 
     outcome: Literal["pass", "fail", "crashed"]
