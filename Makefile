@@ -7,11 +7,12 @@ TOPOLOGY ?= topologies/demo.yaml
 REQUIRE ?=
 PYTEST_ARGS ?=
 
-.PHONY: help demo sweep-demo test check setup assets lint types bench-peers bench-client proof-server proof-submission scale bench-slurm bench-staging clean
+.PHONY: help demo sweep-demo sweep-vllm test check setup assets lint types bench-peers bench-client bench-rest proof-server proof-submission scale bench-slurm bench-staging clean
 
 help:
 	@echo "make demo    set up, then serve, measure and judge topologies/demo.yaml on this machine"
-	@echo "make sweep-demo  two splits of real engines on the CPU, 1P1D and 1P2D, and which is better (some minutes)"
+	@echo "make sweep-demo  two splits of real engines on the CPU, 1P1D and 1P2D, and which is better (15 minutes on two busy cores)"
+	@echo "make sweep-vllm  the same searched, in Slurm jobs of which one is cut and resumed (root, Slurm; 20 minutes and more)"
 	@echo "make test    set up, then run the tests (skips what this machine cannot run, and says why)"
 	@echo "make check   lint, types, tests: what CI runs"
 	@echo "make setup   only the environment in .venv;  make assets: the tiny model and data set in assets/"
@@ -19,6 +20,7 @@ help:
 	@echo "make proof-server   a full 600 s Server run of llama2-70b's shape against the oracle (idle machine)"
 	@echo "make proof-submission   nine cells of three benchmarks at official settings against an oracle (30 minutes)"
 	@echo "make scale   22P28D on 18 and 512 replicas on 64 Slurm nodes, 10,000 requests each (root, Slurm; 15 minutes)"
+	@echo "make bench-rest     what an aborted overload leaves for the next probe of a search (some minutes)"
 	@echo "make bench-staging   stage copy against cp, rsync and rclone; four nodes from one store (10 GB of disk)"
 	@echo "make bench-slurm    what the controller adds to a Slurm job, against a script by hand (root, Slurm)"
 	@echo "make clean   remove .venv, assets and caches (runs/ stays)"
@@ -40,9 +42,13 @@ assets: setup
 demo: assets
 	@$(BIN)/dynamo-mlperf run $(TOPOLOGY)
 
-# Two splits of real engines on the CPU, one after another in one deployment; some minutes, never part of CI.
+# Two splits of real engines on the CPU, one after another in one deployment; never part of CI.
 sweep-demo: assets
 	@$(BIN)/dynamo-mlperf sweep topologies/demo-sweep.yaml
+
+# Real engines on three Slurm nodes of this machine's own: searched, cut, resumed (tests/performance/vllm_sweep.py).
+sweep-vllm: setup
+	@$(BIN)/python -m tests.performance.vllm_sweep
 
 test: assets
 	@$(BIN)/python -m pytest $(foreach name,$(REQUIRE),--require=$(name)) $(PYTEST_ARGS)
@@ -83,6 +89,9 @@ proof-submission: setup
 # Simulated workers on a Slurm of this machine's own (slurm/devcluster): needs root and Slurm's programs.
 scale: setup
 	@$(BIN)/python -m tests.performance.scale $(SIZES)
+
+bench-rest: assets
+	@$(BIN)/python -m tests.performance.rest $(BENCH_ARGS)
 
 bench-slurm: setup
 	@$(BIN)/python -m tests.performance.slurm_overhead

@@ -26,7 +26,7 @@ class Cluster:
         self.environment = {**os.environ, "DEVCLUSTER_DIR": str(directory)}
         self.environment |= {f"DEVCLUSTER_{name}": value for name, value in settings.items()}
 
-    def call(self, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    def call(self, *words: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [DEVCLUSTER, *words],
             check=False,
@@ -74,13 +74,17 @@ class Cluster:
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def eventually(check: Callable[[], object], seconds: float, running: Cluster | None = None) -> None:
+PATIENCE_S = 180.0
+"""Longest wait for what comes about in some seconds on a machine that has nothing else to do."""
+
+
+def eventually(check: Callable[[], object], running: Cluster | None = None) -> None:
     """Wait for `check`; when it never holds, say what still runs on the nodes of `running`."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE_S
     while not check():
         if time.monotonic() > deadline:
             left = {node: running.processes(node) for node in ("n1", "n2")} if running else {}
-            raise AssertionError(f"not true within {seconds} s; running: {left}")
+            raise AssertionError(f"not true within {PATIENCE_S} s; running: {left}")
         time.sleep(0.1)
 
 
@@ -109,7 +113,7 @@ def other() -> Iterator[Cluster]:
 def doomed(cluster: Cluster) -> tuple[str, float]:
     """A job whose second node loses its power before the first test: Slurm takes half a minute to notice."""
     job = cluster.submit("srun --overlap --mem=0 -N1 -n1 -w n4 sleep 1000", "--nodes=2", "--nodelist=n3,n4")
-    eventually(lambda: any("sleep 1000" in line for line in cluster.processes("n4")), 10)
+    eventually(lambda: any("sleep 1000" in line for line in cluster.processes("n4")))
     cluster.ask("node-kill", "n4")
     return job, time.monotonic()
 
@@ -147,20 +151,20 @@ def test_each_node_is_a_machine_of_its_own(cluster: Cluster) -> None:
 
 def test_nodes_reach_each_other_by_tcp_unless_unplugged(cluster: Cluster) -> None:
     serve = "import socket; s = socket.create_server(('n2', 5000)); print('ready', flush=True)\nwhile 1: s.accept()[0].sendall(b'hello from n2')"
-    call = "import socket; print(socket.create_connection(('n2', 5000), 1).recv(99))"
+    call = "import socket, sys; print(socket.create_connection(('n2', 5000), float(sys.argv[1])).recv(99))"
     server = cluster.start("exec", "-n", "n2", "python3", "-c", serve)
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
-        assert "hello from n2" in cluster.ask("exec", "-n", "n1", "python3", "-c", call)
+        assert "hello from n2" in cluster.ask("exec", "-n", "n1", "python3", "-c", call, "60")
         cluster.ask("link-down", "n2")
-        assert cluster.call("exec", "-n", "n1", "python3", "-c", call).returncode != 0
+        assert cluster.call("exec", "-n", "n1", "python3", "-c", call, "1").returncode != 0
         cluster.ask("link-up", "n2")
-        assert "hello from n2" in cluster.ask("exec", "-n", "n1", "python3", "-c", call)
+        assert "hello from n2" in cluster.ask("exec", "-n", "n1", "python3", "-c", call, "60")
     finally:
         server.terminate()
         server.communicate()
-    eventually(lambda: not any("create_server" in line for line in cluster.processes("n2")), 5)
+    eventually(lambda: not any("create_server" in line for line in cluster.processes("n2")))
 
 
 def test_a_batch_file_of_any_language_runs_with_the_callers_path(cluster: Cluster) -> None:
@@ -181,21 +185,23 @@ def test_a_batch_file_of_any_language_runs_with_the_callers_path(cluster: Cluste
 
 
 def test_overlapping_steps_run_side_by_side(cluster: Cluster) -> None:
-    step = "srun --overlap --mem=0 -N1 -n1 -w n2 sh -c 'date +%s%N; sleep 1; date +%s%N'"
+    """Each of three steps waits for the two others to begin."""
+    begun = cluster.shared / "begun"
+    begun.mkdir()
+    meet = f"touch {begun}/$SLURM_STEP_ID; for i in $(seq 600); do set -- {begun}/*; [ $# = 3 ] && echo met && exit; sleep 0.1; done"
+    step = f"srun --overlap --mem=0 -N1 -n1 -w n2 sh -c '{meet}'"
     job = cluster.submit(f"{step} & {step} & {step} & wait", "--nodes=2", "--exclusive", "--wait")
-    times = sorted(int(line) for line in cluster.output(job).split())
-    assert len(times) == 6
-    assert times[2] < times[3], "a step began after another one had ended"
+    assert cluster.output(job).split() == ["met"] * 3, "a step began after another one had given up"
 
 
 def test_scancel_leaves_nothing_not_even_a_stray(cluster: Cluster) -> None:
     beat = cluster.shared / "beat"
     step = f'srun --overlap --mem=0 -N1 -n1 -w n2 bash -c "{STRAY.format(beat=beat)}; sleep 1000"'
     job = cluster.submit(f"{step} & sleep 1000 & wait", "--nodes=2", "--exclusive")
-    eventually(beat.exists, 10)
+    eventually(beat.exists)
     cluster.ask("exec", "scancel", job)
-    eventually(lambda: not cluster.processes("n1") + cluster.processes("n2"), 30, cluster)
-    eventually(lambda: cluster.state(job) == "CANCELLED", 10)
+    eventually(lambda: not cluster.processes("n1") + cluster.processes("n2"), cluster)
+    eventually(lambda: cluster.state(job) == "CANCELLED")
 
 
 def test_settings_are_checked(tmp_path: Path) -> None:
@@ -257,11 +263,9 @@ def test_two_clusters_at_once_and_down_ends_one(cluster: Cluster, other: Cluster
     assert other.ask("exec", "sinfo", "-h", "-o", "%D %T %G") == "2 idle gpu:8"
     beat = other.shared / "beat"
     other.submit(f"{STRAY.format(beat=beat)}; sleep 1000")
-    eventually(beat.exists, 10)
+    eventually(beat.exists)
     group = (other.directory / "settings").read_text().split("CGROUP=")[1].strip()
-    began = time.monotonic()
     other.ask("down")
-    assert time.monotonic() - began < 3
     assert other.call("status").returncode == 3
     before = beat.read_text()
     time.sleep(0.3)
@@ -283,27 +287,30 @@ def test_a_signal_to_run_reaches_the_command(other: Cluster) -> None:
     assert running.stdout is not None
     assert running.stdout.readline() == "ready\n"
     running.send_signal(signal.SIGINT)
-    assert running.wait(timeout=10) == 9
+    assert running.wait(timeout=PATIENCE_S) == 9
     running.stdout.close()
     assert other.call("status").returncode == 3
 
 
 def test_an_interrupted_up_leaves_nothing(other: Cluster) -> None:
-    for delay in (0.2, 0.6):
-        starting = other.start("up")
-        time.sleep(delay)
-        starting.terminate()
-        starting.communicate(timeout=10)
-        assert starting.returncode == 143
+    def left() -> bool:
         everything = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-        assert str(other.directory) not in everything
+        return str(other.directory) in everything
+
+    for so_far in ("settings", "run/n1.pid"):  # before any machine is on, and while they boot
+        starting = other.start("up")
+        eventually((other.directory / so_far).exists)
+        starting.terminate()
+        starting.communicate(timeout=PATIENCE_S)
+        assert starting.returncode == 143
+        eventually(lambda: not left())
 
 
 def test_a_dead_node_is_down_and_its_job_over(cluster: Cluster, doomed: tuple[str, float]) -> None:
     job, _ = doomed
-    eventually(lambda: "DOWN" in cluster.ask("exec", "scontrol", "show", "node", "n4"), 45)
-    eventually(lambda: cluster.state(job) == "NODE_FAIL", 15)
+    eventually(lambda: "DOWN" in cluster.ask("exec", "scontrol", "show", "node", "n4"))
+    eventually(lambda: cluster.state(job) == "NODE_FAIL")
     assert "Node failure on n4" in cluster.output(job)
-    eventually(lambda: not cluster.processes("n3"), 10)
+    eventually(lambda: not cluster.processes("n3"))
     cluster.ask("node-boot", "n4")
     assert cluster.ask("exec", "srun", "-w", "n4", "hostname") == "n4"

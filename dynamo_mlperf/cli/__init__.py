@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import sys
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dynamo_mlperf import __version__
-from dynamo_mlperf.cli.output import flush_stdout, quiet_stdout
+from dynamo_mlperf.cli.given import refuse_empty
+from dynamo_mlperf.cli.output import flush_stdout, lasting_stderr, quiet_stdout
 from dynamo_mlperf.errors import DynamoMlperfError, ExitCode
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ VERBS = {
     "judge": "Judge a test from its directory alone: ours, any LoadGen's, endpoints'.",
     "score": "Score the answers of an accuracy log against the floors of the rules.",
     "report": "Show a run, and write its HTML page.",
+    "diff": "Compare two runs: topology, flags, versions, settings, results.",
     "package": "Make the tree of a submission from recorded runs.",
     "check": "Check a submission tree: our gate, then the official checker.",
     "doctor": "Check this machine: what is there, what is missing, what to do.",
@@ -58,7 +61,16 @@ class _Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         command: click.Command = importlib.import_module(f"dynamo_mlperf.cli.{cmd_name}").command
-        return command
+        return refuse_empty(command)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0] if args else ""
+        near = [] if word in VERBS else difflib.get_close_matches(word, VERBS, n=1)
+        if near:
+            ctx.fail(f"No such verb {word!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Verbs"):
@@ -85,6 +97,7 @@ def _report_bug(kind: type[BaseException], problem: BaseException, trace: Traceb
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: every way to end has its exit code."""
     sys.excepthook = _report_bug
+    lasting_stderr()
     try:
         # Not root.main: it would take a reader that closed its pipe for a failure of ours.
         with root.make_context("dynamo-mlperf", sys.argv[1:] if arguments is None else list(arguments)) as context:

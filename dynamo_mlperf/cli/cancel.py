@@ -36,7 +36,9 @@ class End:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
 def command(runs: tuple[str, ...], timeout_s: float, *, as_json: bool) -> int:
-    """End a run and wait until it has ended: by scancel and its job's id, or by SIGTERM to its controller.
+    """End a run and wait until it has ended: by scancel and its job's id, or by a signal to its controller.
+
+    Of a run that is attached to an allocation the allocation stays.
 
     RUN is a directory, the name of a run below runs/, or the id of a job; a name that means several is refused. A run
     that has ended already is left as it is. Ends with 3 when something still runs after the timeout.
@@ -54,7 +56,8 @@ def command(runs: tuple[str, ...], timeout_s: float, *, as_json: bool) -> int:
 
 
 def _end(run: Run, timeout_s: float) -> End:
-    state, left = _cancel_job(run, timeout_s) if run.job_id else _stop_controller(run, timeout_s)
+    end = _stop_attached if run.step else _cancel_job if run.job_id else _stop_controller
+    state, left = end(run, timeout_s)
     return End(run.name, run.job_id or None, state, left)
 
 
@@ -86,6 +89,38 @@ def _cancel_job(run: Run, timeout_s: float) -> tuple[str, list[str]]:
     # A controller that ends in time ends by itself, and Slurm may then call the job FAILED.
     cancelled = after.ended and outcome_of(read_run(run.root, run.submitted), after).word == CANCELLED
     return CANCELLED if cancelled else after.state, left
+
+
+def _stop_attached(run: Run, timeout_s: float) -> tuple[str, list[str]]:
+    """SIGINT to the controller's step of a run that is attached to a job; the job is left alone.
+
+    SIGINT, since it reaches the sruns of the run's other steps too, and those only remark on it.
+
+    Raises:
+        SetupError: Slurm does not answer.
+    """
+    from dynamo_mlperf.errors import SetupError
+    from dynamo_mlperf.slurm.attach import live_steps
+    from dynamo_mlperf.slurm.outcome import attached_outcome
+    from dynamo_mlperf.slurm.programs import ask
+    from dynamo_mlperf.slurm.runs import read_run
+
+    def there() -> bool:
+        steps = live_steps([run.job_id])
+        if steps is None:
+            raise SetupError(f"Slurm does not say what runs in job {run.job_id}", "try again, or look: scontrol ping")
+        return run.step in steps
+
+    if run.finished is not None or not there():
+        return f"had ended already: {attached_outcome(run, set()).word}", []
+    ask(["scancel", "--signal=INT", run.step])
+    click.echo(f"{run.name}: SIGINT sent to its controller (step {run.step}), waiting for its end", err=True)
+    deadline = time.monotonic() + timeout_s
+    while there() and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    if there():
+        return "still running", [f"step {run.step}, still stopping after {timeout_s:g} s"]
+    return f"ended: {attached_outcome(read_run(run.root), set()).word}", []
 
 
 def _stop_controller(run: Run, timeout_s: float) -> tuple[str, list[str]]:

@@ -42,15 +42,18 @@ def command(directory: Path | None, assets: Path | None, *, only_list: bool, for
         return
     from dynamo_mlperf.errors import SetupError
 
+    made: list[str] = []
     try:
         if directory is not None or assets is None:
-            _copy_examples(directory or Path(), force=force)
+            made += _copy_examples(directory or Path(), force=force)
         if assets is not None:
-            _make_assets(assets, force=force)
-        else:
-            _say_what_is_next(directory or Path())
+            made += _make_assets(assets, force=force)
     except OSError as error:
         raise SetupError(f"{error.filename}: {error.strerror}", "name a directory that you can write") from error
+    for path in made:  # only now: a reader that goes away leaves nothing half-copied
+        click.echo(path)
+    if assets is None:
+        _say_what_is_next(directory or Path())
 
 
 def _shipped_root() -> Path:
@@ -73,7 +76,8 @@ def _examples() -> dict[str, Path]:
     return {path.relative_to(root).as_posix(): path for path in found}
 
 
-def _copy_examples(directory: Path, *, force: bool) -> None:
+def _copy_examples(directory: Path, *, force: bool) -> list[str]:
+    """Copy what is not there yet; returns what was copied."""
     from dynamo_mlperf.errors import ConfigError
     from dynamo_mlperf.files import write_atomic
 
@@ -90,13 +94,14 @@ def _copy_examples(directory: Path, *, force: bool) -> None:
             f"{len(different)} files in {directory.absolute()} differ from the examples: {', '.join(different)}",
             "name an empty directory, or overwrite them with --force",
         )
-    for name in (name for name in examples if name not in same):
+    copied = [name for name in examples if name not in same]
+    for name in copied:
         target = directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, examples[name].read_bytes())
         target.chmod(examples[name].stat().st_mode & 0o777)
-        click.echo(str(target))
-    click.echo(f"{len(examples) - len(same)} examples copied, {len(same)} were there already", err=True)
+    click.echo(f"{len(copied)} examples copied, {len(same)} were there already", err=True)
+    return [str(directory / name) for name in copied]
 
 
 def _say_what_is_next(directory: Path) -> None:
@@ -108,14 +113,16 @@ def _say_what_is_next(directory: Path) -> None:
     click.echo("Next:\n" + "\n".join(f"  {step}" for step in steps), err=True)
 
 
-def _make_assets(assets: Path, *, force: bool) -> None:
+def _make_assets(assets: Path, *, force: bool) -> list[str]:
+    """Make what is not there yet; returns where they lie."""
     from dynamo_mlperf.benchmark.tiny_catalogue import write_tiny_catalogue
     from dynamo_mlperf.benchmark.tiny_model import write_tiny_model
     from dynamo_mlperf.benchmark.tiny_prompts import write_tiny_prompts
 
-    _make(assets / TINY_MODEL, write_tiny_model, force=force)
-    _make(assets / TINY_CATALOGUE, write_tiny_catalogue, force=force)
-    _make(assets / TINY_PROMPTS, write_tiny_prompts, force=force)
+    writers = {TINY_MODEL: write_tiny_model, TINY_CATALOGUE: write_tiny_catalogue, TINY_PROMPTS: write_tiny_prompts}
+    for name, write in writers.items():
+        _make(assets / name, write, force=force)
+    return [str(assets / name) for name in writers]
 
 
 def _generator() -> str:
@@ -140,7 +147,6 @@ def _make(final: Path, write: Callable[[Path], None], *, force: bool) -> None:
     generator = _generator()
     if _is_made(final, generator):
         click.echo(f"{final.name}: there already", err=True)
-        click.echo(str(final))
         return
     if final.exists() and not (final / MADE_BY).is_file() and any(final.iterdir()) and not force:
         raise ConfigError(
@@ -159,4 +165,3 @@ def _make(final: Path, write: Callable[[Path], None], *, force: bool) -> None:
             if not _is_made(final, generator):
                 raise
     click.echo(f"{final.name}: made", err=True)
-    click.echo(str(final))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.cli.launch import Launch
 
 
 @click.command(name="job")
@@ -14,18 +18,40 @@ import click
 @click.option("--site", help="Site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
 @click.option("--nodes", type=int, help="Another node count than the file's; workers scale in proportion.")
 @click.option("--resume", metavar="RUN", help="Go on with the search or sweep of an interrupted run.")
+@click.option("--redo", is_flag=True, help="With --resume: splits found by other settings are searched on.")
+@click.option("--attach", metavar="JOBID", help="Run in this live Slurm job of yours, from outside; it stays alive.")
+@click.option("--within", hidden=True, help="What --attach tells the controller that it starts in the job.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 def command(
-    file: Path, run_dir: Path | None, site: str | None, *, nodes: int | None, resume: str | None, as_json: bool
+    file: Path,
+    run_dir: Path | None,
+    site: str | None,
+    *,
+    nodes: int | None,
+    resume: str | None,
+    redo: bool,
+    attach: str | None,
+    within: str | None,
+    as_json: bool,
 ) -> int:
     """Run FILE on the nodes of the Slurm job that calls this; `sbatch FILE` does, by the file's first line.
 
     Relative paths resolve against the directory of submission. The batch job ends with this command's exit code.
-    On another number of nodes: `sbatch --nodes=N FILE --nodes N`.
+    On another number of nodes: `sbatch --nodes=N FILE --nodes N`. An executable FILE runs in an allocation that you
+    hold by `./FILE --attach JOBID`, as `run FILE --attach JOBID` does.
     """
+    if attach is not None:
+        from dynamo_mlperf.cli.attach import run_attached
+
+        more = {"site": site, "run_dir": run_dir, "nodes": nodes, "resume": resume}
+        return run_attached(attach, file, redo=redo, as_json=as_json, **more)  # type: ignore[arg-type]
     from dynamo_mlperf.cli.launch import Launch, launch
     from dynamo_mlperf.slurm.allocation import SlurmAllocation, SlurmJob
 
+    if within is not None:
+        return launch(
+            _attached(within, file, site=site, run_dir=run_dir, nodes=nodes, resume=resume, redo=redo, as_json=as_json)
+        )
     job = SlurmJob.current(os.environ)
     return launch(
         Launch(
@@ -38,5 +64,29 @@ def command(
             allocation=lambda _plan, site: SlurmAllocation(job, site),
             nodes=nodes,
             resume=resume,
+            redo=redo,
         )
+    )
+
+
+def _attached(text: str, file: Path, **more: Any) -> Launch:  # noqa: ANN401 - fields of Launch
+    """The call of a controller that is a step of a live job.
+
+    Raises:
+        ConfigError: It was not started by --attach.
+        SetupError: It is no step.
+    """
+    from dynamo_mlperf.cli.attach import Within
+    from dynamo_mlperf.cli.launch import Launch
+    from dynamo_mlperf.slurm.allocation import SlurmAllocation, SlurmJob
+
+    told = Within.of(text)
+    job = SlurmJob.attached(os.environ, told.hosts, told.base_dir)
+    return Launch(
+        file=file,
+        base_dir=Path(told.base_dir),
+        run_id=lambda _name: told.run_id,
+        allocation=lambda _plan, site: SlurmAllocation(job, site, told.token),
+        blocks=told.blocks,
+        **more,
     )

@@ -66,12 +66,13 @@ def _proof(moved: TransferEvidence) -> str:
 def lines(verdict: Verdict) -> Iterator[str]:
     """The verdict for people: what it is of, each reason, the figures, then the notes."""
     from dynamo_mlperf.report import quantities as q
+    from dynamo_mlperf.report.words import in_words
 
     model = f"model {verdict.model}, " if verdict.model not in ("", verdict.benchmark) else ""
     what = f"{verdict.benchmark} {verdict.scenario}, {model}{verdict.run_dir}"
     yield f"{verdict.verdict} ({verdict.result_class}): {what}"
     for reason in verdict.reasons:
-        yield f"  {reason.check}: wanted {reason.wanted}, got {reason.got}"
+        yield in_words(f"  {reason.check}: wanted {reason.wanted}, got {reason.got}")
         yield f"    {reason.action}"
     unit = "samples/s" if verdict.scenario == "Offline" else "queries/s"
     figures = [f"{verdict.requests} requests"]
@@ -88,7 +89,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
         stopped = "" if latency.early_stopping is None else f", early stopping {latency.early_stopping:.1f} ms"
         allowed = max(0, latency.over_limit_allowed)
         yield (
-            f"  {name}: p{latency.percentile * 100:g} {latency.at_percentile:.1f} ms{stopped}, "
+            f"  {in_words(name)}: p{latency.percentile * 100:g} {latency.at_percentile:.1f} ms{stopped}, "
             f"limit {latency.limit:g} ms, {latency.over_limit} over it, {allowed} allowed"
         )
     for note in verdict.notes:

@@ -15,6 +15,7 @@ from dynamo_mlperf.cli.run_directory import run_directory
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.controller import JobRequest, run_job
 from dynamo_mlperf.job.endpoints_data import check_client
+from dynamo_mlperf.job.expected import check_enough
 from dynamo_mlperf.job.rate_search import predicted_qps
 from dynamo_mlperf.job.resuming import SEARCH_DIR, check_resume
 from dynamo_mlperf.job.sweep_start import sweep_start
@@ -23,6 +24,7 @@ from dynamo_mlperf.job.workload import check_workload
 from dynamo_mlperf.report.summary import print_summary
 from dynamo_mlperf.report.sweep import SWEEP_SUMMARY
 from dynamo_mlperf.report.terminal import near
+from dynamo_mlperf.report.words import in_words
 from dynamo_mlperf.serving.workers import check_launchable
 from dynamo_mlperf.site import load_site, refuse_few_ports, refuse_unfilled
 from dynamo_mlperf.topology.capacity import scaled
@@ -56,6 +58,7 @@ class Launch:
     nodes: int | None = None
     blocks: Mapping[str, Mapping[str, object]] | None = None
     resume: str | None = None
+    redo: bool = False
 
 
 def prepare(
@@ -87,6 +90,8 @@ def prepare(
         check_workload(topology, base_dir, from_afar=from_afar),
         check_client(topology, place, from_afar=from_afar),
     )
+    if (few := check_enough(topology, base_dir)) is not None:
+        click.echo(f"warning: {few}", err=True)
     for what in filter(None, unknown):
         click.echo(f"{'note' if from_afar else 'warning'}: not checked: {what}", err=True)
     if not from_afar:
@@ -96,26 +101,27 @@ def prepare(
     return topology, plan, place
 
 
-def resumable(run: str, topology: Topology, base_dir: Path) -> Path:
+def resumable(run: str, topology: Topology, base_dir: Path, *, redo: bool = False) -> Path:
     """The run directory whose search or sweep goes on.
 
     Args:
         run: Its path, its name, or its job's id.
         topology: The file that goes on with it.
         base_dir: What the file's paths are relative to.
+        redo: Whether what was found by other settings is looked for again.
 
     Raises:
         ConfigError: There is no such run, or its records are of something else.
     """
     place = run_directory(run).resolve()
-    check_resume(topology, base_dir, place)
+    check_resume(topology, base_dir, place, redo=redo)
     return place
 
 
 def launch(call: Launch) -> int:
     """Run a topology file; everything that can be refused is refused before anything starts."""
     origin, plan, site = prepare(call.file, call.site, call.base_dir, call.nodes, blocks=call.blocks)
-    resume = None if call.resume is None else resumable(call.resume, origin, call.base_dir)
+    resume = None if call.resume is None else resumable(call.resume, origin, call.base_dir, redo=call.redo)
     topology, plan = (origin, plan) if origin.sweep is None else sweep_start(origin, call.base_dir, resume)
     run_id = call.run_id(topology.name)
     run_dir = (call.run_dir or call.base_dir / "runs" / run_id).resolve()
@@ -174,7 +180,7 @@ def _search_answer(run_dir: Path) -> dict[str, Any] | None:
 def answer_line(found: Mapping[str, Any]) -> str:
     """The answer of a rate search for people."""
     where = "" if found["located"] else ", the best certified so far: the highest rate is not located yet"
-    above = f"; above it {found['binding_constraint']} fails first" if found["binding_constraint"] else ""
+    above = f"; above it {in_words(found['binding_constraint'])} fails first" if found["binding_constraint"] else ""
     cost = found["engine_seconds"] / found["full_run_s"]
     return (
         f"highest rate that holds: {found['answer_qps']:.5g} queries/s{where}{above}; "
@@ -202,7 +208,7 @@ def verdict_line(verdict: Verdict) -> str:
     """The last line on stdout: the verdict and its main figure."""
     unit = "samples/s" if verdict.scenario == "Offline" else "queries/s"
     figure = f" {verdict.completed_qps:.2f} {unit}" if verdict.completed_qps is not None else ""
-    why = f" ({verdict.reasons[0].check})" if verdict.reasons else ""
+    why = f" ({in_words(verdict.reasons[0].check)})" if verdict.reasons else ""
     model = f", model {verdict.model}" if verdict.model not in ("", verdict.benchmark) else ""
     what = f"{verdict.benchmark} {verdict.scenario}{figure}{model}"
     return f"{verdict.verdict}{why} [{verdict.result_class}] {what}  {near(verdict.run_dir)}"

@@ -68,7 +68,7 @@ def _job_output(run: Run) -> Path | None:
     from dynamo_mlperf.errors import SetupError
     from dynamo_mlperf.slurm.jobs import output_of
 
-    if not run.job_id:
+    if not run.job_id or run.step:
         return None
     default = run.root.parent.parent / f"slurm-{run.job_id}.out"
     if default.is_file():
@@ -181,7 +181,7 @@ class _End:
 
         there = (self._run.root / "events.jsonl").is_file()
         now = read_run(self._run.root, self._run.submitted) if there else self._run
-        if not now.job_id and now.finished is not None:
+        if (now.step or not now.job_id) and now.finished is not None:
             return True
         if time.monotonic() < self._ask_s:
             return False

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _REDUCED = {"min_duration_s": float, "samples": int, "percentile": float, "latency_limit_ms": float}
 _MOST_QPS = 1e6
+_MOST_WARM_UP = 100_000
 
 
 @click.command(name="measure")
@@ -59,14 +60,21 @@ _MOST_QPS = 1e6
 @click.option(
     "--endpoints-python", metavar="PYTHON", help="Python that has MLCommons endpoints. [default: the site file's]"
 )
-@click.option("--with-accuracy", is_flag=True, help="Run the accuracy phase of endpoints, too.")
+@click.option(
+    "--warmup-requests",
+    type=click.IntRange(min=0, max=_MOST_WARM_UP),
+    help="Requests sent before the timed test, after a canary to each URL; 0 leaves the warm-up out. "
+    "[default: the file's, else 8]",
+)
+@click.option("--with-accuracy", is_flag=True, help="With --client endpoints: run its accuracy phase, too.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where to record the run. [default: runs/ID]")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict or result as one JSON object.")
 def command(*, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - click's values
     """Measure the OpenAI-compatible endpoint at URL (several are used in turn): one test, without a deployment.
 
-    An accuracy or compliance test is put into the run directory of its performance test where --run-dir names that;
-    it has to be given the same values. Ends with 0 for VALID, 5 for INVALID, 4 for FAILED.
+    A canary to each URL and a warm-up come before the timed test. An accuracy or compliance test is put into the run
+    directory of its performance test where --run-dir names that; it has to be given the same values. Ends with 0 for
+    VALID, 5 for INVALID, 4 for FAILED.
     """
     import json
 
@@ -99,6 +107,7 @@ def _test(options: dict[str, Any]) -> EndpointTest:
     from dynamo_mlperf.job.context import local_run_id, new_nonce
     from dynamo_mlperf.job.endpoint import endpoint_of
     from dynamo_mlperf.job.endpoint_run import EndpointTest
+    from dynamo_mlperf.job.expected import refuse_too_few
     from dynamo_mlperf.load.wheel import check_wheel
 
     endpoint = endpoint_of(options["urls"], options["model"])
@@ -106,6 +115,12 @@ def _test(options: dict[str, Any]) -> EndpointTest:
     if options["client"] != "endpoints":
         check_wheel(settings.round_name)
     name = _name(options, settings)
+    given_class = "rehearsal" if options["rehearsal"] else result_class
+    endpoints_python = _endpoints(options, settings, name)
+    if name == "performance":
+        client = "loadgen" if endpoints_python is None else "endpoints"
+        if (few := refuse_too_few(settings, client, given_class)) is not None:
+            click.echo(f"warning: {few}", err=True)
     run_id = local_run_id(f"measure-{settings.benchmark}-{settings.scenario}".lower(), new_nonce())
     run_dir = options["run_dir"] or Path.cwd() / "runs" / run_id
     tokenizer = options["tokenizer"]
@@ -114,12 +129,24 @@ def _test(options: dict[str, Any]) -> EndpointTest:
         name=name,
         settings=settings,
         data_set=data_set.resolve(),
-        result_class="rehearsal" if options["rehearsal"] else result_class,
+        result_class=given_class,
         run_dir=run_dir.resolve(),
         tokenizer=None if tokenizer is None else tokenizer.resolve(),
-        endpoints_python=_endpoints(options, settings, name),
+        endpoints_python=endpoints_python,
         with_accuracy=options["with_accuracy"],
+        warmup_requests=_warmup_requests(options),
     )
+
+
+def _warmup_requests(options: dict[str, Any]) -> int:
+    """Requests before the timed test: of the flag, else of the file, else as a file has by default."""
+    from dynamo_mlperf.job.endpoint_warm_up import WARM_UP_REQUESTS
+    from dynamo_mlperf.topology.spec import load_topology
+
+    if options["warmup_requests"] is not None:
+        return int(options["warmup_requests"])
+    file = None if options["topology"] is None else load_topology(options["topology"])
+    return WARM_UP_REQUESTS if file is None else file.timeouts.warmup_requests
 
 
 def _endpoints(options: dict[str, Any], settings: LoadSettings, name: str) -> str | None:
@@ -129,7 +156,7 @@ def _endpoints(options: dict[str, Any], settings: LoadSettings, name: str) -> st
     from dynamo_mlperf.load.endpoints_config import check_settings
     from dynamo_mlperf.load.endpoints_program import python_of
     from dynamo_mlperf.site import load_site
-    from dynamo_mlperf.topology.measuring import SCORED_BY_ENDPOINTS
+    from dynamo_mlperf.topology.measuring import NOT_SCORED_BY_ENDPOINTS, SCORED_BY_ENDPOINTS
     from dynamo_mlperf.topology.spec import load_topology
 
     file = None if options["topology"] is None else load_topology(options["topology"])
@@ -141,9 +168,14 @@ def _endpoints(options: dict[str, Any], settings: LoadSettings, name: str) -> st
     if name != "performance":
         raise ConfigError(f"--mode {options['mode']} is LoadGen's", "with endpoints: --with-accuracy in the same run")
     clients = benchmark(settings.benchmark, settings.round_name).clients
-    if client not in clients or (options["with_accuracy"] and settings.benchmark not in SCORED_BY_ENDPOINTS):
-        what = "the accuracy of " if client in clients else ""
-        raise ConfigError(f"{what}{settings.benchmark} is not measured with endpoints", "--client loadgen")
+    if client not in clients:
+        raise ConfigError(f"{settings.benchmark} is not measured with endpoints", "--client loadgen")
+    if options["with_accuracy"] and settings.benchmark not in SCORED_BY_ENDPOINTS:
+        raise ConfigError(
+            f"endpoints by itself cannot score the accuracy of {settings.benchmark}: "
+            f"{NOT_SCORED_BY_ENDPOINTS[settings.benchmark]}",
+            "--client loadgen, for the performance test too: a submission has one client",
+        )
     check_settings(settings)
     site = load_site(file.site if file is not None else None)
     return python_of(options["endpoints_python"] or site.endpoints_python, settings.round_name)

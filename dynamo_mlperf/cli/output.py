@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +31,29 @@ def write_output(option: str, path: Path, text: str, example: str) -> None:
         write_atomic(path.resolve(), text)
     except OSError as problem:
         raise SetupError(f"{option} {path}: {problem.strerror}", f"{option} {example}") from problem
+
+
+class _Lasting(io.FileIO):
+    """Standard error whose reader may go away: what is said then is said to nobody, and the work goes on."""
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - io's own: whatever has bytes
+        """Write, or drop what nobody reads."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return len(data)
+
+
+def lasting_stderr() -> None:
+    """Let standard error outlive its reader: notes and progress are no reason to end a run, nor to report a bug."""
+    own, first = sys.stderr, sys.__stderr__
+    if first is None or own is not first:
+        return  # started without one, or somebody else's
+    raw = io.BufferedWriter(_Lasting(first.fileno(), "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(raw, encoding=first.encoding, errors=first.errors, write_through=True)
 
 
 def flush_stdout() -> None:

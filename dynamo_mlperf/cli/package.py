@@ -25,6 +25,15 @@ _REHEARSAL = "REHEARSAL"
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="The tree; it appears whole or not at all.")
 @click.option("--rehearsal", is_flag=True, help="Make a tree of rehearsed runs, which says so and cannot be submitted.")
 @click.option("--replace", is_flag=True, help="Replace a tree of other content that package made, as a whole.")
+@click.option(
+    "--data-set",
+    "data_sets",
+    multiple=True,
+    metavar="BENCHMARK=DIR",
+    help="Where a benchmark's data set with its truth lies, to score the answers again; default: as the run names it.",
+)
+@click.option("--run-code", is_flag=True, help="Run the code that a model wrote, too, to score the answers again.")
+@click.option("--no-rescore", is_flag=True, help="Score no answers again; the tree says so.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the tree, or every finding.")
 def command(
     runs: tuple[str, ...],
@@ -34,19 +43,24 @@ def command(
     *,
     rehearsal: bool,
     replace: bool,
+    data_sets: tuple[str, ...],
+    run_code: bool,
+    no_rescore: bool,
     as_json: bool,
 ) -> int:
     """Make the tree of a submission from RUN...: one run for each benchmark and scenario.
 
     A result's accuracy and compliance tests lie in the same run, or in others named too. Every test is judged again
-    from its evidence; what cannot be submitted is refused with the run and the remedy (exit 6). The runs stay as they
-    are, and a second call with the same runs changes nothing.
+    from its evidence, and its answers are scored again where the data set is at hand; what cannot be submitted is
+    refused with the run and the remedy (exit 6). The runs stay as they are, and a second call with the same runs
+    changes nothing.
     """
     import json
 
     from dynamo_mlperf.cli.run_directory import run_directory
     from dynamo_mlperf.submission.finding import RefusedError
     from dynamo_mlperf.submission.package import PackageRequest, package
+    from dynamo_mlperf.submission.rescoring import Rescoring
 
     if submitter is None and not rehearsal:
         raise ConfigError("no submitter", "--submitter NAME, as the organisation's folder is called")
@@ -55,7 +69,8 @@ def command(
     for root in roots:
         if not root.is_dir():
             raise ConfigError(f"there is no run directory {root}", "dynamo-mlperf status lists the runs")
-    request = PackageRequest(roots, description, submitter or _REHEARSAL, out, rehearsal, replace)
+    how = Rescoring(dict(map(_named, data_sets)), run_code, not no_rescore)
+    request = PackageRequest(roots, description, submitter or _REHEARSAL, out, rehearsal, replace, how)
     try:
         made = package(request, lambda text: click.echo(text, err=True))
     except RefusedError as refused:
@@ -66,6 +81,16 @@ def command(
         return ExitCode.CHECK_FAILED
     click.echo(json.dumps(as_object(made, rehearsal=rehearsal), indent=2) if as_json else as_text(made))
     return ExitCode.DONE
+
+
+def _named(text: str) -> tuple[str, Path]:
+    """Benchmark and directory of a `--data-set`."""
+    from dynamo_mlperf.benchmark.rules import benchmark
+
+    name, equals, place = text.partition("=")
+    if not equals or not place:
+        raise ConfigError(f"--data-set {text}", "write BENCHMARK=DIR, such as deepseek-r1=data/deepseek-r1")
+    return benchmark(name).name, Path(place)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -31,14 +31,16 @@ _SPLITS_SHOWN = 12
 def command(
     file: Path, nodes: int | None, site: str | None, svg: Path | None, *, as_json: bool, fix_batch: bool
 ) -> None:
-    """Show which worker stands on which GPUs, and what does not fit.
+    """Show which worker stands on which GPUs, what is measured and as what class, and what does not fit.
 
     Nothing is started. Exit code 2 when FILE has problems, asks for more than its nodes hold, or could not be run.
     """
     import json
     from dataclasses import replace
 
+    from dynamo_mlperf.cli.plan_measure import measure_facts
     from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.job.expected import check_enough
     from dynamo_mlperf.job.rate_search import predicted_qps
     from dynamo_mlperf.site import load_site, refuse_unfilled
     from dynamo_mlperf.topology.memory import memory_of
@@ -64,7 +66,9 @@ def command(
     segment = _segment(plan, topology) if place.segment else None
     if fix_batch:
         _fix(file, topology, plan, segment)
-    plan = replace(plan, warnings=(*plan.warnings, *_warnings(file, topology, plan, place, segment), *unknown))
+    few = check_enough(topology, Path.cwd())
+    found = (*_warnings(file, topology, plan, place, segment), *unknown, *([few] if few else []))
+    plan = replace(plan, warnings=(*plan.warnings, *found))
     bound = topology.engine != "mocker"  # simulated engines are not
     notes = [
         *swept,
@@ -83,7 +87,7 @@ def command(
                 for (name, node), share in shares.items()
             ],
             "notes": notes,
-            **({"search": topology.search.model_dump()} if topology.search is not None else {}),
+            **measure_facts(topology, Path.cwd()),
         }
         click.echo(json.dumps(value, indent=2 if len(plan.workers) <= _INDENTED_WORKERS else None))
         return

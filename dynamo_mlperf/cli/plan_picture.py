@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from dynamo_mlperf.cli.plan_measure import measure_lines
 from dynamo_mlperf.topology.picture import PlanFacts, label, rows_of, shades
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _grid(topology: Topology, plan: Plan, rows: Sequence[Row]) -> Text:
 
 
 def summary_of(topology: Topology, plan: Plan) -> list[str]:
-    """What the plan comes to: the split both ways, idle GPUs, frontends, ports."""
+    """What the plan comes to: the split both ways, idle GPUs, frontends, ports, and what is measured."""
     split, total = plan.split, sum(node.gpus for node in plan.nodes)
     unit = _unit(topology)
     if split.aggregated_gpus is None:
@@ -125,7 +126,7 @@ def summary_of(topology: Topology, plan: Plan) -> list[str]:
         f"idle        {_idle(plan)}",
         f"frontends   {frontends}",
         f"ports       {plan.ports_needed} from the base that the job picks",
-        *([f"search      {topology.search.text()}"] if topology.search is not None else []),
+        *measure_lines(topology),
     ]
 
 

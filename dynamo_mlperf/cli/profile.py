@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Sequence
+
+    from dynamo_mlperf.topology.spec import Role
     from dynamo_mlperf.tuning.profile_fit import MeasuredRun
     from dynamo_mlperf.tuning.profiles import Profile
 
@@ -96,8 +100,11 @@ def _runs_of(directory: Path, before: dict[str, Any]) -> tuple[list[MeasuredRun]
     Raises:
         ConfigError: It is no run directory, has no queries, or served something else than the ones before it.
     """
+    from collections import Counter
+
     from dynamo_mlperf.errors import ConfigError, MeasureError
-    from dynamo_mlperf.load.queries import read_queries
+    from dynamo_mlperf.job.sweep_records import SWEEP_DIR
+    from dynamo_mlperf.load.queries import CUT_FILE, read_queries
     from dynamo_mlperf.report.run_data import read_run
     from dynamo_mlperf.topology.spec import parse_topology
     from dynamo_mlperf.tuning.profile_fit import MeasuredRun
@@ -116,20 +123,64 @@ def _runs_of(directory: Path, before: dict[str, Any]) -> tuple[list[MeasuredRun]
     }
     if before and facts != before:
         raise ConfigError(f"{directory} served {facts}, the runs before it {before}", "one profile per deployment")
-    workers = {name: sum(each.role == name for each in run.layout.workers) for name, _role in roles}
-    prefill, decode = next(iter(workers.values())), list(workers.values())[-1]
+    own = Counter(each.role for each in run.layout.workers)
     found = []
-    for place in (directory / "loadgen", *sorted(directory.glob("search/probe-*/loadgen"))):
-        if (place / "queries.csv").is_file():
-            try:
-                queries = read_queries(place / "queries.csv")
-            except MeasureError as problem:
-                raise ConfigError(problem.what, "leave that run out") from problem
-            name = directory.name if place.parent == directory else f"{directory.name}/{place.parent.name}"
-            found.append(MeasuredRun(name, queries, max(prefill, 1), max(decode, 1)))
+    for place in _tests_of(directory):
+        file = next((place / name for name in ("queries.csv", CUT_FILE) if (place / name).is_file()), None)
+        workers = own if place.parent.parent.parent.name != SWEEP_DIR else _workers_of(place.parent.parent, roles)
+        if file is None or not workers:
+            continue
+        try:
+            queries = read_queries(file)
+        except MeasureError as problem:
+            raise ConfigError(problem.what, "leave that run out") from problem
+        first, last = (max(workers[name], 1) for name in (roles[0][0], roles[-1][0]))
+        found.append(MeasuredRun(_name_of(place.parent, directory), queries, first, last))
     if not found:
         raise ConfigError(f"{directory} holds no loadgen/queries.csv", "name a run that measured with LoadGen")
     return found, facts
+
+
+def _tests_of(directory: Path) -> list[Path]:
+    """Where the tests of a run left what they measured: its own, and each probe of its search or sweep.
+
+    What a run shows as its own after a search is one of the probes, and is taken once.
+    """
+    probes = [
+        place for where in ("search/probe-*", "sweep/*/*") for place in sorted(directory.glob(f"{where}/loadgen"))
+    ]
+    own = directory / "loadgen"
+    detail = own / "queries.csv"
+    same = detail.is_file() and any(
+        (place / detail.name).is_file() and detail.samefile(place / detail.name) for place in probes
+    )
+    return probes if same else [own, *probes]
+
+
+def _workers_of(split: Path, roles: Sequence[tuple[str, Role]]) -> Counter[str]:
+    """Workers of each role at one split of a sweep; none where a role's TP is another one than the file's.
+
+    Raises:
+        ConfigError: Its plan cannot be read.
+    """
+    import json
+    from collections import Counter
+
+    from dynamo_mlperf.errors import ConfigError
+
+    path = split / "plan.json"
+    try:
+        workers = [(str(each["role"]), len(each["ranks"])) for each in json.loads(path.read_text())["workers"]]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise ConfigError(f"{path} cannot be read: {problem}", f"remove {split}") from problem
+    usual = {name: role.tensor_parallel * role.data_parallel for name, role in roles}
+    return Counter(name for name, _ in workers) if all(usual[name] == ranks for name, ranks in workers) else Counter()
+
+
+def _name_of(test: Path, directory: Path) -> str:
+    """Of a test, for people: the run, and which probe of it."""
+    parts = () if test == directory else test.relative_to(directory).parts[1:]
+    return "/".join((directory.name, *parts))
 
 
 def _write(path: Path, profile: Profile) -> None:
@@ -167,6 +218,6 @@ def _say(profile: Profile, *, as_json: bool) -> None:
     click.echo(
         "decode step " + ", ".join(f"{ms} ms of {batch}" for batch, ms in steps.items()) + " at 4,000 tokens each"
     )
-    for key in ("source", "seen", "fit_error_percent"):
+    for key in ("source", "seen", "fit_error_percent", "held_out_error_percent"):
         if key in profile.facts:
             click.echo(f"{key.replace('_', ' ')}: {profile.facts[key]}")

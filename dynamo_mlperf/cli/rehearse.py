@@ -44,6 +44,13 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     help="With --live: length of the measurement; times --qps it should give the 459 queries that p99 needs.",
 )
 @click.option("--qps", type=click.FloatRange(0, 1e6, min_open=True), help="With --live: rate; default: the file's.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="Which requests are drawn and when they arrive, to see how far the answer depends on it; not with --live.",
+)
 @click.option("--site", help="Site file or name: says which Python runs the engines.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.option("--out", type=_PATH, help="Also write the prediction (with --calibrate: the factors) into this file.")
@@ -78,6 +85,7 @@ def _check_combination(options: dict[str, Any], *, calibrate: Path | None, live:
     from dynamo_mlperf.errors import ConfigError
 
     offline = {"--splits": options["splits"], "--all": options["every"], "--svg": options["svg"]}
+    offline["--seed"] = options["seed"]
     only_live = {"--run-dir": options["run_dir"], "--qps": options["qps"], "--only-write": options["only_write"]}
     wrong = [name for name, given in (offline if live or calibrate else {}).items() if given]
     wrong += [name for name, given in ({} if live else only_live).items() if given]
@@ -100,7 +108,7 @@ def _stage(topology: Topology | None, options: dict[str, Any]) -> Stage:
     stop.install()
     site = load_site(options["site"] or (topology.site if topology else None), base=Path.cwd())
     chosen = _profiles(options["profiles"])
-    return Stage(Path.cwd(), site.engine_python, usable_programs(), _tell, chosen, stop.check)
+    return Stage(Path.cwd(), site.engine_python, usable_programs(), _tell, chosen, stop.check, options["seed"])
 
 
 def _profiles(given: tuple[str, ...]) -> dict[str, str]:

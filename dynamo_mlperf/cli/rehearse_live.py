@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from dynamo_mlperf.topology.spec import Topology
     from dynamo_mlperf.tuning.calibration import Calibration
 
-RUN = "run"
-"""In a live rehearsal's directory: the run directory."""
-
 
 def rehearse_live(
     file: Path, topology: Topology, stage: Stage, given: Calibration | None, options: dict[str, Any]
@@ -31,6 +28,7 @@ def rehearse_live(
     from dynamo_mlperf.job.context import local_run_id, new_nonce
     from dynamo_mlperf.job.live_rehearsal import LiveRehearsal, write_live
     from dynamo_mlperf.job.rehearsal import default_calibration, request_lengths
+    from dynamo_mlperf.slurm.runs import LIVE_REHEARSAL
     from dynamo_mlperf.tuning.rehearsal_engines import Factors, engines_of
 
     engines, _notes = engines_of(topology, stage.base, stage.chosen)
@@ -55,7 +53,7 @@ def rehearse_live(
             file=derived,
             site=options["site"],
             base_dir=stage.base,
-            run_dir=directory / RUN,
+            run_dir=directory / LIVE_REHEARSAL,
             as_json=options["as_json"],
             run_id=lambda _name: run_id,
             allocation=this_machine,

@@ -1,4 +1,4 @@
-"""`run`: a topology file on this machine alone."""
+"""`run`: a topology file on this machine alone, or in a live Slurm allocation."""
 
 from __future__ import annotations
 
@@ -18,23 +18,34 @@ if TYPE_CHECKING:
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where to record the run. [default: runs/ID]")
 @click.option("--site", help="Site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
 @click.option("--nodes", type=int, help="Another node count than the file's; workers scale in proportion.")
+@click.option("--attach", metavar="JOBID", help="Run in this live Slurm job of yours instead; it stays alive.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
-def command(file: Path, run_dir: Path | None, site: str | None, nodes: int | None, *, as_json: bool) -> int:
+def command(
+    file: Path, run_dir: Path | None, site: str | None, nodes: int | None, *, attach: str | None, as_json: bool
+) -> int:
     """Serve FILE's topology on this machine (nodes are virtual), measure, judge and record it.
 
     No Slurm, root or GPU is needed. Progress goes to stderr; the last line on stdout is the verdict. Ends with 0 for
     VALID, 5 for INVALID, 4 for FAILED.
+
+    With --attach it runs on the nodes of an allocation that you hold (salloc, or a job that sleeps), on those that no
+    other run uses; Ctrl-C ends the run, and the allocation is free for the next one.
     """
-    return run_here(file, site=site, run_dir=run_dir, nodes=nodes, as_json=as_json)
+    return run_here(file, attach, site=site, run_dir=run_dir, nodes=nodes, as_json=as_json)
 
 
-def run_here(file: Path, **more: Any) -> int:  # noqa: ANN401 - fields of Launch
-    """Run the file on this machine from the working directory; returns the exit code.
+def run_here(file: Path, attach: str | None = None, **more: Any) -> int:  # noqa: ANN401 - fields of Launch
+    """Run the file from the working directory, on this machine or in a live Slurm job; returns the exit code.
 
     Args:
         file: The topology file.
+        attach: The id of that job; None = this machine.
         more: The other fields of `Launch`.
     """
+    if attach is not None:
+        from dynamo_mlperf.cli.attach import run_attached
+
+        return run_attached(attach, file, **more)
     from dynamo_mlperf.cli.launch import Launch, launch
     from dynamo_mlperf.job.context import local_run_id, new_nonce
 

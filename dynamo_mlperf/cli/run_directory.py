@@ -17,9 +17,10 @@ def run_directory(word: str) -> Path:
     Raises:
         ConfigError: It means no run, or several.
     """
-    from dynamo_mlperf.slurm.runs import find_run
+    from dynamo_mlperf.slurm.runs import LIVE_REHEARSAL, find_run, is_live_rehearsal
 
     for candidate in (Path(word), RUNS / word):
         if os.path.isdir(candidate):  # noqa: PTH112 - Path.is_dir raises where a name is too long
-            return candidate
+            inside = candidate / LIVE_REHEARSAL
+            return inside if is_live_rehearsal(inside) else candidate
     return find_run(word, RUNS).root

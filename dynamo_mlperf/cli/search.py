@@ -22,7 +22,7 @@ _MOST = {"low": 1e6, "high": 1e6, "start": 1e6, "tolerance": 0.2, "duration_s": 
 _MOST |= {"min_queries": 1e9, "time_budget_s": 1e9}
 _FREE = ("time_budget_s", "overhead_s")
 """Settings that may differ when a search is resumed."""
-_OF_FILE = ("run_dir", "site", "nodes", "resume", "prediction", "rest_s")
+_OF_FILE = ("run_dir", "site", "nodes", "resume", "redo", "attach", "prediction", "rest_s")
 _OF_COMMAND = ("scenario", "duration_s", "percentile", "min_queries", "stall_s", "record_dir", "rule")
 _BLOCK = ("low", "high", "start", "tolerance", "time_budget_s", "prediction", "rest_s")
 """Options that are keys of the file's `search:` block too."""
@@ -50,6 +50,8 @@ _BLOCK = ("low", "high", "start", "tolerance", "time_budget_s", "prediction", "r
 @click.option("--site", help="FILE: site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
 @click.option("--nodes", type=int, help="FILE: another node count than the file's; workers scale in proportion.")
 @click.option("--resume", metavar="RUN", help="FILE: go on with the search of an interrupted run, in a new one.")
+@click.option("--redo", is_flag=True, help="FILE: with --resume, an answer found with other settings is sought again.")
+@click.option("--attach", metavar="JOBID", help="FILE: in this live Slurm job of yours instead; it stays alive.")
 @click.option("--prediction", type=click.Path(), help="FILE: a prediction.json of a rehearsal, instead of --start.")
 @click.option("--rest-s", type=_POSITIVE, help="FILE: time for the engines to come to rest between probes, in s.")
 @click.option(
@@ -80,7 +82,7 @@ _BLOCK = ("low", "high", "start", "tolerance", "time_budget_s", "prediction", "r
 @click.option(
     "--stall-s",
     type=_POSITIVE,
-    help="Command: a probe without a new line for this long has hung; default: 20 to 150.",
+    help="Command: a probe without a new line for this long has hung; default: 45 to 150.",
 )
 @click.option(
     "--record-dir",
@@ -131,12 +133,14 @@ def _search_file(file: Path, block: dict[str, object], options: dict[str, Any], 
 
     return run_here(
         file,
+        options["attach"],
         site=options["site"],
         run_dir=options["run_dir"],
         nodes=options["nodes"],
         as_json=as_json,
         blocks={"search": block},
         resume=options["resume"],
+        redo=options["redo"],
     )
 
 

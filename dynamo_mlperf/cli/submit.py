@@ -26,6 +26,7 @@ _OPTIONAL_DIFFERENCES = ("no-requeue",)
 @click.option("--nodes", type=int, help="Another node count than the file's; workers scale in proportion.")
 @click.option("--site", help="Site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
 @click.option("--resume", metavar="RUN", help="Go on with the search or sweep of an interrupted run.")
+@click.option("--redo", is_flag=True, help="With --resume: answers found with other settings are looked for again.")
 @click.option(
     "--dry-run", is_flag=True, help="Print what would be sent, as a shell script that sends it; send nothing."
 )
@@ -38,6 +39,7 @@ def command(
     *,
     nodes: int | None,
     resume: str | None,
+    redo: bool,
     dry_run: bool,
     wait: bool,
     as_json: bool,
@@ -48,7 +50,7 @@ def command(
     win. The job gets none of the caller's SLURM_*, SBATCH_*, LD_LIBRARY_PATH or secrets. Ends with 3 when Slurm
     refuses, with Slurm's words and the line that they are about.
     """
-    submission = _prepare(file, site, sbatch_options, nodes, dry_run=dry_run, resume=resume)
+    submission = _prepare(file, site, sbatch_options, nodes, dry_run=dry_run, resume=resume, redo=redo)
     for note in submission.notes:
         click.echo(f"note: {note}", err=True)
     if dry_run:
@@ -72,6 +74,7 @@ def _prepare(
     *,
     dry_run: bool = False,
     resume: str | None = None,
+    redo: bool = False,
 ) -> Submission:
     """Everything that can be refused is refused here, before Slurm sees anything."""
     from dynamo_mlperf.cli.launch import prepare, resumable
@@ -96,7 +99,8 @@ def _prepare(
         more=sbatch_options,
         site_argument=site,
         site_copy=None if (chosen := site_file(site or topology.site)) is None else SiteCopy.of(chosen),
-        resume=None if resume is None else str(resumable(resume, topology, Path.cwd())),
+        resume=None if resume is None else str(resumable(resume, topology, Path.cwd(), redo=redo)),
+        redo=redo,
     )
 
 

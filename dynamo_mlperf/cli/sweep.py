@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @click.option("--all", "every", is_flag=True, help="All splits that use the whole allocation.")
 @click.option("--rates", help="Full-length runs at these target_qps alone, with commas between, instead of searches.")
 @click.option("--resume", metavar="RUN", help="Go on with the sweep of an interrupted run.")
+@click.option("--redo", is_flag=True, help="With --resume: splits that were found with other settings are redone.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where to record the run. [default: runs/ID]")
 @click.option("--site", help="Site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
 @click.option("--nodes", type=int, help="Another node count than the file's.")
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     help="One Slurm job per split, N at once, instead of one allocation for all; RUN of --resume is then its folder.",
 )
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Whether to wait for jobs of --parallel.")
+@click.option("--attach", metavar="JOBID", help="Sweep in this live Slurm job of yours instead; it stays alive.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict, or with --parallel the summary, as JSON.")
 def command(
     file: Path,
@@ -35,11 +37,13 @@ def command(
     every: bool,
     rates: str | None,
     resume: str | None,
+    redo: bool,
     run_dir: Path | None,
     site: str | None,
     nodes: int | None,
     parallel: int | None,
     wait: bool,
+    attach: str | None,
     as_json: bool,
 ) -> int:
     """Serve one split of FILE after another on this machine, search each, and name the best.
@@ -51,12 +55,13 @@ def command(
     if parallel is not None:
         from dynamo_mlperf.cli.sweep_parallel import Parallel, check_choice, sweep_in_parallel
 
-        check_choice(run_dir=run_dir, nodes=nodes)
+        check_choice(run_dir=run_dir, nodes=nodes, attach=attach)
         root = run_dir if resume is None else Path(resume)
-        return sweep_in_parallel(Parallel(file, site, blocks, parallel, root, wait=wait, as_json=as_json))
+        return sweep_in_parallel(Parallel(file, site, blocks, parallel, root, wait=wait, as_json=as_json, redo=redo))
     from dynamo_mlperf.cli.run import run_here
 
-    return run_here(file, site=site, run_dir=run_dir, nodes=nodes, as_json=as_json, blocks=blocks, resume=resume)
+    more = {"blocks": blocks, "resume": resume, "redo": redo}
+    return run_here(file, attach, site=site, run_dir=run_dir, nodes=nodes, as_json=as_json, **more)
 
 
 def _block(splits: str | None, rates: str | None, *, every: bool) -> Mapping[str, object]:

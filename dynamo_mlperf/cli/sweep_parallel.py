@@ -44,6 +44,7 @@ class Parallel:
         root: The sweep's folder, where one goes on or is named.
         wait: Whether to wait for the jobs' end.
         as_json: Whether the answer is one JSON object.
+        redo: Whether splits that were found with other settings are measured again.
     """
 
     file: Path
@@ -53,13 +54,14 @@ class Parallel:
     root: Path | None
     wait: bool
     as_json: bool
+    redo: bool = False
 
 
 def sweep_in_parallel(call: Parallel) -> int:
     """Send what is not measured yet, wait, and say who has won: 0 with a winner, 5 without, 3 where Slurm refuses."""
     topology, _plan, site = prepare(call.file, call.site, Path.cwd(), from_afar=True, blocks=call.blocks)
     root = (call.root or Path("runs") / f"{topology.name}-parallel-{time.strftime('%Y%m%d-%H%M%S')}").resolve()
-    sweep = ParallelSweep(root, call.file, topology, splits_of(topology))
+    sweep = ParallelSweep(root, call.file, topology, splits_of(topology), redo=call.redo)
     facts = {
         "name": topology.name,
         "benchmark": topology.measure.benchmark,
@@ -151,12 +153,14 @@ def _line(summary: Mapping[str, Any], root: Path) -> str:
     return f"{word}  {near(winner['run_dir'])}"
 
 
-def check_choice(*, run_dir: Path | None, nodes: int | None) -> None:
+def check_choice(*, run_dir: Path | None, nodes: int | None, attach: str | None = None) -> None:
     """Refuse what a parallel sweep has no use for.
 
     Raises:
         ConfigError: Names it.
     """
+    if attach is not None:
+        raise ConfigError("--parallel sends jobs of its own, --attach uses one that is there", "leave one out")
     if nodes is not None:
         raise ConfigError("--parallel takes the file's own node count", "write another nodes.count instead of --nodes")
     if run_dir is not None and run_dir.exists():

@@ -12,7 +12,7 @@ from dynamo_mlperf.process.machine import MachineFacts, facts_from_json, run_mar
 from dynamo_mlperf.serving.supervisor import Layer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from dynamo_mlperf.files import RunPaths
@@ -96,6 +96,21 @@ class NodeAgents:
             self._agents[node.position].say({"do": "quiet"})
         self._answers("freeing the port of the connection check")
 
+    def watch_head(self, nodes: Sequence[Node]) -> None:
+        """Have each end what runs there when the first node, where the controller is, loses its power."""
+        if len(nodes) < 2:  # noqa: PLR2004 - nobody else would notice
+            return
+        head, *others = nodes
+        self._agents[head.position].say({"do": "open", "address": head.address})
+        port = self._answers("watching the first node", only=(head.position,))[head.position]["port"]
+        for node in others:
+            self._agents[node.position].say({"do": "watch", "address": head.address, "port": port})
+        answers = self._answers("watching the first node", only=[node.position for node in others])
+        blind = [str(position) for position, answer in answers.items() if not answer["watching"]]
+        if blind:
+            told = f"node {', '.join(blind)} cannot watch the first one: if that loses power, only Slurm's timeout"
+            self._events.add("warning", what=f"{told} ends the engines there")
+
     def tidy(self) -> dict[int, list[str]]:
         """Have them note what the engines map, and remove what ended ones left; returns those paths by position."""
         if not self._agents:
@@ -119,12 +134,15 @@ class NodeAgents:
             if last.get("left"):
                 self._events.add("left_running", node=position, pids=last["left"])
 
-    def _answers(self, what: str, say: Callable[[str], None] | None = None) -> dict[int, Mapping[str, Any]]:
-        """The next answer of each."""
+    def _answers(
+        self, what: str, say: Callable[[str], None] | None = None, only: Collection[int] | None = None
+    ) -> dict[int, Mapping[str, Any]]:
+        """The next answer of each, or of some."""
         found: dict[int, Mapping[str, Any]] = {}
+        asked = {at: agent for at, agent in self._agents.items() if only is None or at in only}
 
         def turn() -> bool | None:
-            for position, agent in self._agents.items():
+            for position, agent in asked.items():
                 if position not in found:
                     answer = agent.next_answer()
                     if answer is not None:
@@ -135,11 +153,11 @@ class NodeAgents:
                             f"read {agent.child.command.log}",
                         )
             if say is not None:
-                say(f"{len(found)} of {len(self._agents)} nodes looked at")
-            return True if len(found) == len(self._agents) else None
+                say(f"{len(found)} of {len(asked)} nodes looked at")
+            return True if len(found) == len(asked) else None
 
         def late() -> str:
-            missing = [str(position) for position in self._agents if position not in found]
+            missing = [str(position) for position in asked if position not in found]
             return f"{what}: no answer of node {', '.join(missing)} after {ANSWER_S:g} s"
 
         self._supervisor.wait_for(turn, ANSWER_S, late)

@@ -268,6 +268,7 @@ class _Run:
             deployment.start_store()
             if job.allocation.kind == "slurm":
                 job.agents.check_connections(base_port + job.plan.ports_needed - 1, nodes)
+                job.agents.watch_head(nodes)
             deployment.start()
         return deployment
 

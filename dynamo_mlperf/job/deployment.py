@@ -185,7 +185,7 @@ class Deployment:
         if not self.endpoints.plan.frontends:
             wait_until_answering(gate)
             return self.ids
-        wait_until_healthy(gate)
+        wait_until_healthy(gate, tuple(self.ids))
         self.ids.update(wait_until_listed(gate))
         self.job.events.add("workers_listed", workers=len(self.ids), processes=len(self.endpoints.processes))
         if not self._listing_watched:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Protocol, TypeVar, get_args
 from urllib.parse import urlsplit
 
-from dynamo_mlperf.errors import ConfigError, MeasureError
+from dynamo_mlperf.errors import ConfigError, MeasureError, ServingError
 from dynamo_mlperf.load.bodies import IdsFrom, chat_body
 from dynamo_mlperf.serving.errands import CHAT_PATH
 from dynamo_mlperf.serving.http import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
+    from dynamo_mlperf.process.signals import StopFlag
     from dynamo_mlperf.serving.http import Response
     from dynamo_mlperf.serving.supervisor import Supervisor
 
@@ -25,8 +27,45 @@ ORACLE = "dynamo-mlperf-oracle"
 _MODELS_PATH = "/v1/models"
 _MODELS_S = 30.0
 _TOKENS = 4
+_POLL_S = 0.01
 _SHOWN_BYTES = 200
 _ID_KEYS: dict[IdsFrom, bytes] = {"dynamo": b'"completion_token_ids"', "vllm": b'"token_ids"'}
+
+
+T = TypeVar("T")
+
+
+class Waits(Protocol):
+    """What can wait for an answer: the supervisor of a run, or `BareWait` where there is no run yet."""
+
+    def wait_for(self, probe: Callable[[], T | None], timeout_s: float, late: Callable[[], str]) -> T:
+        """Turn until `probe` gives something."""
+
+
+@dataclass(frozen=True)
+class BareWait:
+    """Waits without a run to supervise, so that nothing has to be recorded.
+
+    Attributes:
+        stop: What a signal sets.
+    """
+
+    stop: StopFlag
+
+    def wait_for(self, probe: Callable[[], T | None], timeout_s: float, late: Callable[[], str]) -> T:
+        """Turn until `probe` gives something.
+
+        Raises:
+            Stopped: A signal asked for it.
+            ServingError: `timeout_s` went by.
+        """
+        deadline = time.monotonic() + timeout_s
+        while (found := probe()) is None:
+            self.stop.check()
+            if time.monotonic() > deadline:
+                raise ServingError(late(), "ask a server that answers")
+            time.sleep(_POLL_S)
+        return found
 
 
 @dataclass(frozen=True)
@@ -73,7 +112,7 @@ def _entrance(url: str) -> tuple[str, int]:
     return parts.hostname, port
 
 
-def check_model(endpoint: Endpoint, supervisor: Supervisor, *, official: bool) -> None:
+def check_model(endpoint: Endpoint, supervisor: Waits, *, official: bool) -> None:
     """Every address answers and lists the model.
 
     Args:
@@ -134,5 +173,5 @@ def ids_from(endpoint: Endpoint, body: bytes, supervisor: Supervisor, timeout_s:
     )
 
 
-def _answer(supervisor: Supervisor, request: Request) -> Response:
+def _answer(supervisor: Waits, request: Request) -> Response:
     return supervisor.wait_for(request.poll, float("inf"), lambda: "no answer")

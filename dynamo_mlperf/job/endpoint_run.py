@@ -6,6 +6,7 @@ and whether it is disaggregated.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -18,7 +19,8 @@ from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, ExitCode, MeasureError, SetupError, Stopped
 from dynamo_mlperf.files import RunPaths, write_json
 from dynamo_mlperf.job.context import local_run_id, new_nonce, phase
-from dynamo_mlperf.job.endpoint import Endpoint, check_model, ids_from
+from dynamo_mlperf.job.endpoint import BareWait, Endpoint, check_model, ids_from
+from dynamo_mlperf.job.endpoint_warm_up import NO_WARM_UP, WARM_UP_REQUESTS, send_canary, send_warm_up
 from dynamo_mlperf.job.endpoints_at_url import UrlTest
 from dynamo_mlperf.job.endpoints_data import ClientPlace
 from dynamo_mlperf.job.in_flight import client_processes
@@ -26,10 +28,11 @@ from dynamo_mlperf.job.measurement import LoadPlace, LoadTest, run_loadgen
 from dynamo_mlperf.job.scoring import score_apart
 from dynamo_mlperf.job.side_phase import SideRun, end_of_text, run_side_test
 from dynamo_mlperf.job.side_tests import SideTest, plan_side_test
+from dynamo_mlperf.job.simulated import refuse_simulated
 from dynamo_mlperf.job.versions import own_versions
 from dynamo_mlperf.job.workload import REQUESTS_FILE, load_samples, sample_messages
 from dynamo_mlperf.load.bodies import chat_body
-from dynamo_mlperf.load.requests import RequestsFile, write_requests
+from dynamo_mlperf.load.requests import RequestsFile, StoredBodies, write_requests
 from dynamo_mlperf.load.spec import MeasureSpec
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.process.allocation import LocalAllocation
@@ -46,6 +49,7 @@ from dynamo_mlperf.record import EXIT_CODES, EventLog, Reason, Verdict, write_ve
 from dynamo_mlperf.serving.supervisor import Supervisor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -77,6 +81,7 @@ class EndpointTest:
             named one.
         endpoints_python: Python of an environment with MLCommons endpoints, which then is the client; None = LoadGen.
         with_accuracy: Whether the accuracy phase of endpoints follows.
+        warmup_requests: Requests before the timed test; 0 leaves the warm-up out.
     """
 
     endpoint: Endpoint
@@ -88,6 +93,7 @@ class EndpointTest:
     tokenizer: Path | None = None
     endpoints_python: str | None = None
     with_accuracy: bool = False
+    warmup_requests: int = WARM_UP_REQUESTS
 
     def record(self) -> dict[str, Any]:
         """`endpoint.json`: what all tests of one run directory have in common."""
@@ -114,6 +120,7 @@ def measure_endpoint(test: EndpointTest, progress: Progress) -> tuple[Verdict | 
         end_of_text(test.tokenizer, test.name)
     stop = StopFlag()
     stop.install()
+    _refuse(test, stop)
     raise_descriptor_limit()
     paths = RunPaths(test.run_dir)
     try:
@@ -128,6 +135,21 @@ def measure_endpoint(test: EndpointTest, progress: Progress) -> tuple[Verdict | 
         raise SetupError(f"{where}: {problem.strerror}", "mend that or name another --run-dir, then run again") from (
             problem
         )
+
+
+def _refuse(test: EndpointTest, stop: StopFlag) -> None:
+    """Refuse an endpoint that serves no such model before a run directory is used up.
+
+    One that does not answer is no mistake of the command: that is recorded, as what the run found.
+
+    Raises:
+        ConfigError: It lists other models, or what answers is no model and the result would be official.
+    """
+    wait, official = BareWait(stop), test.result_class == "official"
+    with contextlib.suppress(MeasureError):
+        check_model(test.endpoint, wait, official=official)
+        if official:
+            refuse_simulated(test.endpoint, wait)
 
 
 def _open(test: EndpointTest, paths: RunPaths) -> None:
@@ -197,6 +219,10 @@ class _Run:
     def _phase(self, name: str) -> AbstractContextManager[None]:
         return phase(self._progress, self._events, name)
 
+    def _check_endpoint(self) -> None:
+        """It answers, and serves the model: what else could be refused has been, before there was a directory."""
+        check_model(self._test.endpoint, self._supervisor, official=self._test.result_class == "official")
+
     def performance(self) -> tuple[Verdict, ExitCode]:
         """The performance test, to its recorded verdict."""
         place = self._allocation.describe()
@@ -216,35 +242,80 @@ class _Run:
         if test.endpoints_python is not None:
             return self._measured_by_endpoints(test.endpoints_python)
         with self._phase("check"):
-            check_model(test.endpoint, self._supervisor, official=test.result_class == "official")
+            self._check_endpoint()
             self._write_requests(root / REQUESTS_FILE)
+        evidence = self._warmed(StoredBodies(root / REQUESTS_FILE))
         with self._phase("measure"):
             self._load(LoadTest("loadgen", root, self._paths.load, test.settings, root / REQUESTS_FILE))
-        write_json(self._paths.evidence, {"not proved": UNPROVED})
+        write_json(self._paths.evidence, evidence)
         with self._phase("judge"):
-            verdict = judge(self._paths.load, test.settings, None, test.result_class, str(root))
-            return dataclasses.replace(verdict, model=test.endpoint.model, notes=(*verdict.notes, UNPROVED))
+            return self._told(judge(self._paths.load, test.settings, None, test.result_class, str(root)))
+
+    def _told(self, verdict: Verdict) -> Verdict:
+        """The verdict with the model, and what a reader should know of how it came about."""
+        notes = (*verdict.notes, UNPROVED, *(() if self._test.warmup_requests else (NO_WARM_UP,)))
+        return dataclasses.replace(verdict, model=self._test.endpoint.model, notes=notes)
+
+    def _warmed(self, bodies: Sequence[bytes], *, own: bool = False) -> dict[str, Any]:
+        """Canary and warm-up, before anything is timed.
+
+        Args:
+            bodies: The requests of the test.
+            own: Whether the load client warms up by itself.
+
+        Returns:
+            What `evidence.json` says of them.
+        """
+        test, say = self._test, self._progress.say
+        timeout_s, found = test.settings.request_timeout_s, dict[str, Any]()
+        with self._phase("canary"):
+            found["canary"] = send_canary(test.endpoint, bodies[0], self._supervisor, timeout_s, say)
+        if own:
+            found["warmup"] = {"requests": test.warmup_requests, "by": "endpoints"}
+        elif test.warmup_requests == 0:
+            found["warmup"] = {"requests": 0}
+        else:
+            first = [bodies[number % len(bodies)] for number in range(test.warmup_requests)]
+            with self._phase("warmup"):
+                found["warmup"] = send_warm_up(test.endpoint, first, self._supervisor, timeout_s, say)
+        return {**found, "not proved": UNPROVED}
 
     def _measured_by_endpoints(self, python: str) -> Verdict:
         test, run_id = self._test, self._place.run_id
         place = ClientPlace(python, self._supervisor, self._allocation, self._paths, self._progress, run_id)
         at_url = UrlTest(
-            place, test.endpoint, test.settings, test.data_set, test.result_class, test.tokenizer, test.with_accuracy
+            place,
+            test.endpoint,
+            test.settings,
+            test.data_set,
+            test.result_class,
+            test.tokenizer,
+            test.with_accuracy,
+            test.warmup_requests,
         )
         with self._phase("check"):
-            check_model(test.endpoint, self._supervisor, official=test.result_class == "official")
+            self._check_endpoint()
             record = at_url.prepare(self._events)
+        evidence = self._warmed([self._body(0)], own=True)
         with self._phase("measure"):
             at_url.measure(record)
+        write_json(self._paths.evidence, evidence)
         with self._phase("judge"):
-            verdict = at_url.judge(record)
-            return dataclasses.replace(verdict, model=test.endpoint.model, notes=(*verdict.notes, UNPROVED))
+            return self._told(at_url.judge(record))
+
+    def _body(self, index: int) -> bytes:
+        """The request of one sample."""
+        settings = self._test.settings
+        rules = benchmark(settings.benchmark, settings.round_name)
+        sample = load_samples(settings.benchmark, self._test.data_set)[index]
+        effort = rules.reasoning_effort.get("performance")
+        return chat_body(self._test.endpoint.model, sample_messages(sample), rules.max_new_tokens, effort=effort)
 
     def side(self, side: SideTest) -> tuple[SideResult, ExitCode]:
         """An accuracy or compliance test, to its recorded result."""
         test = self._test
         with self._phase("check"):
-            check_model(test.endpoint, self._supervisor, official=test.result_class == "official")
+            self._check_endpoint()
             way = self._ids_from(side)
         with self._phase("accuracy" if side.compliance is None else "compliance"):
             place = SideRun(

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.record import EventLog, ResultClass, Verdict
 
-WARM_UP_REQUESTS = 8
-
 
 @dataclasses.dataclass(frozen=True)
 class UrlTest:
@@ -39,6 +37,7 @@ class UrlTest:
         result_class: What the result may be called.
         tokenizer: The model's directory; None where nobody named one.
         accuracy: Whether its accuracy phase follows.
+        warmup_requests: Requests of its own warm-up; 0 leaves it out.
     """
 
     place: ClientPlace
@@ -48,6 +47,7 @@ class UrlTest:
     result_class: ResultClass
     tokenizer: Path | None
     accuracy: bool
+    warmup_requests: int
 
     @property
     def run(self) -> EndpointsRun:
@@ -74,7 +74,7 @@ class UrlTest:
             model=self.endpoint.model,
             tokenizer=with_tokenizer(self.tokenizer),
             data=prepare_data(place, load_samples(settings.benchmark, self.data_set), settings),
-            warmup_requests=WARM_UP_REQUESTS,
+            warmup_requests=self.warmup_requests,
             workers=worker_count(client_processes(settings), len(entrances)),
             in_flight=offline_in_flight(0),
             accuracy=self.accuracy,

@@ -169,12 +169,14 @@ class EndpointsProcess:
         """Counts and times so far, with the keys of our own client's progress."""
         book, settings = self._book, self._settings
         planned = sample_count(settings)
-        judged = next(iter(book.over), None)
+        judged, early = next(iter(book.over), None), book.early()
         return {
             "t_s": round(book.seconds, 3),
             "issued": book.issued,
             "completed": book.completed,
             "over": dict(book.over),
+            "over_in_flight": early.over,
+            "known_in_flight": early.known,
             "expected_queries": planned,
             "in_flight": book.issued - book.completed,
             "failed": len(book.errors),

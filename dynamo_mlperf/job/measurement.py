@@ -54,6 +54,7 @@ class LoadTest:
         keep_token_ids: Whether they go there as token ids.
         audit_config: Whether LoadGen is to find an `audit.config` in `load_dir`.
         told: What its progress begins with, for people.
+        max_tokens: Longest answer that any of its requests asks for; None = unknown.
     """
 
     name: str
@@ -65,6 +66,7 @@ class LoadTest:
     keep_token_ids: bool = False
     audit_config: bool = False
     told: str = ""
+    max_tokens: int | None = None
 
     @staticmethod
     def of_run(job: Job, settings: LoadSettings) -> LoadTest:
@@ -113,6 +115,7 @@ def _write_spec(job: Job, deployment: Deployment, test: LoadTest) -> Path:
         keep_text=test.keep_text,
         keep_token_ids=test.keep_token_ids,
         audit_config=test.audit_config,
+        max_tokens=test.max_tokens,
     )
     path = test.directory / "measure.json"
     write_json(path, spec.to_json())

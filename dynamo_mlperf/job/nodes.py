@@ -14,6 +14,7 @@ from dynamo_mlperf.process.command import RUN_VARIABLE, Command, inherited_envir
 from dynamo_mlperf.process.machine import MachineFacts, facts_from_json, run_mark
 from dynamo_mlperf.process.ports import claimed
 from dynamo_mlperf.serving.supervisor import Layer
+from dynamo_mlperf.slurm.allocation import SlurmAllocation
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -62,6 +63,8 @@ def check_nodes(job: Job) -> dict[int, MachineFacts]:
     """
     if job.allocation.kind == "slurm":
         facts = job.agents.facts(job.progress.say)
+        if isinstance(job.allocation, SlurmAllocation):
+            job.allocation.refuse_neighbours()
     else:
         words = ("doctor", "--here", "--json", "--local-path", str(job.site.local_path), "--end-leftovers")
         answers = task_on_each_disk(job, DiskTask("check", words, CHECK_S, "the node check", "nodes looked at"))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import RunPaths, write_atomic, write_json
+from dynamo_mlperf.job.redoing import refuse_changed, sought
 from dynamo_mlperf.job.sweep_records import (
     FAILED,
     SPLIT_FILE,
@@ -27,13 +28,14 @@ from dynamo_mlperf.job.sweep_records import (
     SweepRecords,
     read_split,
     result_of,
+    split_changes,
 )
 from dynamo_mlperf.record import read_verdict
 from dynamo_mlperf.topology.one_split import one_split_text
 from dynamo_mlperf.tuning.sweep import SweepState
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from dynamo_mlperf.topology.role_splits import RoleSplit
@@ -66,12 +68,15 @@ class ParallelSweep:
         file: The topology file.
         topology: Its content, with the `sweep:` that holds.
         splits: Its splits.
+        redo: Whether splits that were found with other rates or budgets are measured again.
 
     Raises:
-        ConfigError: The folder holds the sweep of another file, or is damaged.
+        ConfigError: The folder holds the sweep of another file, is damaged, or has splits found with other settings.
     """
 
-    def __init__(self, root: Path, file: Path, topology: Topology, splits: Sequence[RoleSplit]) -> None:
+    def __init__(
+        self, root: Path, file: Path, topology: Topology, splits: Sequence[RoleSplit], *, redo: bool = False
+    ) -> None:
         self.root, self._splits, self._topology = root, splits, topology
         self._text = file.read_text()
         self._points = root / "points"
@@ -81,6 +86,14 @@ class ParallelSweep:
             raise ConfigError(f"{root} is the sweep of another file", f"use {known}, or begin anew without --resume")
         write_atomic(known, self._text)
         self.sent = self._read_sent()
+        self._sought = sought(topology)
+        if not redo:
+            self._refuse_changed()
+
+    def _refuse_changed(self) -> None:
+        newest = {one.name: next(self._records(one), None) for one in self._splits}
+        found = {name: split_changes(known, self._sought) for name, known in newest.items() if known is not None}
+        refuse_changed(found, self.root)
 
     def _read_sent(self) -> list[SentPoint]:
         path = self.root / POINTS_FILE
@@ -110,7 +123,8 @@ class ParallelSweep:
         name = split.name if not earlier else f"{split.name}.{len(earlier) + 1}"
         begun = [one for one in earlier if (self._points / one / SWEEP_DIR).is_dir()]
         argv = [sys.executable, "-m", "dynamo_mlperf.cli", "job", str(file), "--run-dir", str(self._points / name)]
-        return argv + (["--resume", str(self._points / begun[-1])] if begun else []), name
+        # What was found with other settings is to be redone here, or this folder would have been refused.
+        return argv + (["--resume", str(self._points / begun[-1]), "--redo"] if begun else []), name
 
     def note(self, points: Sequence[SentPoint]) -> None:
         """Record jobs that Slurm has taken."""
@@ -120,12 +134,15 @@ class ParallelSweep:
     def _runs(self, split: RoleSplit) -> list[Path]:
         return [self._points / point.run_dir for point in self.sent if point.split == split.name]
 
-    def _measured(self, split: RoleSplit) -> dict[str, Any] | None:
-        """The record of a split; its run directory's folder has the name that the split has in its own file."""
+    def _records(self, split: RoleSplit) -> Iterator[dict[str, Any]]:
+        """A split's records, newest first; its run directory's folder has the name that it has in its own file."""
         for run in reversed(self._runs(split)):
-            for path in sorted(run.glob(f"{SWEEP_DIR}/*/{SPLIT_FILE}")):
-                return {**read_split(path), "split": split.name, "run_dir": str(run)}
-        return None
+            for path in sorted(run.glob(f"{SWEEP_DIR}/*/{SPLIT_FILE}"))[:1]:
+                yield {**read_split(path), "split": split.name, "run_dir": str(run)}
+
+    def _measured(self, split: RoleSplit) -> dict[str, Any] | None:
+        """The newest record of a split that was found with the settings of now."""
+        return next((one for one in self._records(split) if not split_changes(one, self._sought)), None)
 
     def write_summary(self, facts: Mapping[str, Any], busy: Collection[str]) -> dict[str, Any]:
         """Write and return `sweep/summary.json` as things stand."""

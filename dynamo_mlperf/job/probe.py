@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import MeasureError
 from dynamo_mlperf.files import RunPaths, append_json_line, write_json
 from dynamo_mlperf.job.endpoints_test import EndpointsRun, measure_endpoints
@@ -76,7 +77,10 @@ class JobProber:
         settings = replace(self.settings, target_qps=probe.rate)
         told = f"{folder.name} at {probe.rate:.5g} QPS, {probe.purpose}{self._so_far(begin_s)}: "
         requests = job.paths.root / REQUESTS_FILE
-        test = LoadTest(self._name(folder.name), folder, folder / "loadgen", settings, requests, told=told)
+        longest = benchmark(settings.benchmark, settings.round_name).max_new_tokens
+        test = LoadTest(
+            self._name(folder.name), folder, folder / "loadgen", settings, requests, told=told, max_tokens=longest
+        )
         seen = Seen(probe, folder, begin_s, look)
         job.events.add("probe_begin", probe=test.name, target_qps=probe.rate, purpose=probe.purpose)
         try:
@@ -141,7 +145,14 @@ class Seen:
 
     def take(self, progress: dict[str, Any]) -> bool:
         """Take in the client's progress; whether the search has seen enough."""
-        sample = Sample(progress["t_s"], progress["issued"], progress["completed"], dict(progress["over"]))
+        sample = Sample(
+            progress["t_s"],
+            progress["issued"],
+            progress["completed"],
+            dict(progress["over"]),
+            dict(progress["over_in_flight"]),
+            dict(progress["known_in_flight"]),
+        )
         if self._samples and sample.t_s <= self._samples[-1].t_s:
             return False
         self._samples.append(sample)
@@ -152,6 +163,8 @@ class Seen:
                 "issued": sample.issued,
                 "completed": sample.completed,
                 "over_limit": sample.over,
+                "over_in_flight": sample.over_in_flight,
+                "known_in_flight": sample.known_in_flight,
                 "failed": progress["failed"],
             },
         )

@@ -16,7 +16,7 @@ from dynamo_mlperf.files import write_json
 from dynamo_mlperf.job.at_rest import Rest
 from dynamo_mlperf.job.probe import JobProber
 from dynamo_mlperf.job.result import judge_probe, link_result
-from dynamo_mlperf.job.resuming import SEARCH_DIR, adopt, identity
+from dynamo_mlperf.job.resuming import KEPT, SEARCH_DIR, adopt, identity
 from dynamo_mlperf.job.side_phase import side_tests_s
 from dynamo_mlperf.load.user_conf import expected_queries
 from dynamo_mlperf.record import Reason, Verdict
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from dynamo_mlperf.topology.spec import Topology
     from dynamo_mlperf.tuning.probes import History, NoAnswer
 
-SETTINGS_FILE = "settings.json"
-"""In a search's directory: range, tolerance, budget and the rest of what was searched with."""
 CLOSING_S = 60.0
 """Kept of the allocation's time for what comes after the last probe: judging, stopping, the report."""
 OVERHEAD_S = 10.0
@@ -147,7 +145,7 @@ def search_rate(
     if job.resume is not None:
         adopt(job.resume / directory.relative_to(job.paths.root), directory)
     records = RecordDirectory(directory, identity(job.topology, workload.settings))
-    write_json(directory / SETTINGS_FILE, asdict(settings))
+    write_json(directory / KEPT, asdict(settings))
     offline = workload.settings.loadgen_scenario == "Offline"
     block = job.topology.search or Search()
     rest = Rest(job, deployment, block, workload.warm_up_bodies(REST_REQUESTS))

@@ -58,6 +58,7 @@ class Stage:
         tell: Shows people what is done.
         chosen: Profile by role; see `engines_of`.
         check: Called before each simulated run; raises when people want to stop.
+        seed: Which requests are drawn.
     """
 
     base: Path
@@ -66,6 +67,7 @@ class Stage:
     tell: Callable[[str], None]
     chosen: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[], None] = lambda: None
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def rehearse(
     """
     engines, notes = engines_of(topology, stage.base, stage.chosen)
     found = (calibration or default_calibration(topology, engines)) if calibrated else None
-    lengths = request_lengths(topology, stage.base)
+    lengths = replace(request_lengths(topology, stage.base), seed=stage.seed)
     factors = found.factors if found else Factors()
     topologies = {split.name: with_split(topology, split) for split in splits}
     own_degrees = tuple(role.tensor_parallel for _role, role in topology.roles.present())
@@ -181,7 +183,8 @@ def rehearse(
                     notes += (f"{name}: with the profiles {used}",)
             candidates.append(Candidate(name, split, scenes[degrees]))
         predictions = rehearse_splits(candidates, stage.programs, stage.tell)
-    notes += (f"requests: {lengths.text()}",)
+    drawn = f"; drawn with seed {stage.seed}" if stage.seed else ""
+    notes += (f"requests: {lengths.text()}{drawn}",)
     if found is None:
         notes += ("not calibrated: the profiles were never compared with a measurement",)
     return Prediction(

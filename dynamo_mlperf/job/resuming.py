@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.files import write_json
+from dynamo_mlperf.job.redoing import REDO, refuse_changed, search_changes, sought
 from dynamo_mlperf.job.workload import decide_settings, read_data_set
 from dynamo_mlperf.staging.lock import is_locked
 from dynamo_mlperf.tuning.records import ANSWER, LOCK, SETTINGS, check_probes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from dynamo_mlperf.load.settings import LoadSettings
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 SEARCH_DIR = "search"
 """In the run directory: what a search leaves."""
+KEPT = "settings.json"
+"""In a search's directory: range, tolerance, budget and the rest of what was searched with."""
 RESUMED = "resumed.json"
 """In a search's directory: which run it goes on from."""
 _FREE = frozenset({"name", "site", "search", "sweep", "timeouts", "schema_version"})
@@ -58,24 +61,28 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def check_resume(topology: Topology, base_dir: Path, run: Path) -> None:
+def check_resume(topology: Topology, base_dir: Path, run: Path, *, redo: bool = False) -> None:
     """Refuse to resume a run whose records do not fit, before anything starts.
 
     Args:
         topology: The file that goes on with it.
         base_dir: What the file's paths are relative to.
         run: The run directory to be resumed.
+        redo: Whether what was found with another range, tolerance, budget or rates is looked for again.
 
     Raises:
-        ConfigError: The file searches nothing, or the records are of something else.
+        ConfigError: The file searches nothing, the records are of something else, or answers there were found with
+            other settings.
     """
     if not topology.finds_rate:
         raise ConfigError("--resume is for a search or a sweep, and the file has neither", "leave --resume out")
     load = decide_settings(topology, len(read_data_set(topology, base_dir)), base_dir)
     if topology.sweep is None:
-        check_same(run / SEARCH_DIR, identity(topology, load))
+        check_same(
+            run / SEARCH_DIR, identity(topology, load), search_changes(run / SEARCH_DIR / KEPT, topology), redo=redo
+        )
         return
-    from dynamo_mlperf.job.sweep_records import SWEEP_DIR, check_takeover
+    from dynamo_mlperf.job.sweep_records import SWEEP_DIR, check_takeover, finished_split, split_changes
     from dynamo_mlperf.job.sweep_start import identities_of
 
     identities = identities_of(topology, load)
@@ -84,14 +91,21 @@ def check_resume(topology: Topology, base_dir: Path, run: Path) -> None:
         if is_locked(run / SWEEP_DIR / name / LOCK):
             raise ConfigError(f"the sweep in {run} still runs", "wait for its end, or cancel it")
         check_probes(run / SWEEP_DIR / name)
+    finished = {name: finished_split(run / SWEEP_DIR / name) for name in identities}
+    asked = sought(topology)
+    if not redo:
+        found = {name: split_changes(value, asked) for name, value in finished.items() if value is not None}
+        refuse_changed(found, run / SWEEP_DIR)
 
 
-def check_same(old: Path, wanted: Mapping[str, Any]) -> None:
+def check_same(old: Path, wanted: Mapping[str, Any], changed: Sequence[str] = (), *, redo: bool = False) -> None:
     """Refuse records of another search before anything starts.
 
     Args:
         old: A search's directory in the run to be resumed.
         wanted: This search's `identity`.
+        changed: How range and tolerance differ from those that it was searched with, for people.
+        redo: Whether an answer that was found with others is looked for again.
 
     Raises:
         ConfigError: They are of another plan, model or settings, there are none, or that search still runs.
@@ -117,7 +131,15 @@ def check_same(old: Path, wanted: Mapping[str, Any]) -> None:
     if is_locked(old / LOCK):
         raise ConfigError(f"the search in {old} still runs", "wait for its end, or cancel it")
     check_probes(old)
-    if (answer := _answer_of(old)) is not None:
+    answer = _answer_of(old)
+    if answer is not None and changed and redo:
+        return
+    if answer is not None and changed:
+        told = "; ".join(changed)
+        raise ConfigError(
+            f"the search in {old} has its answer, {answer:.5g} QPS, found with other settings: {told}", REDO
+        )
+    if answer is not None:
         raise ConfigError(
             f"the search in {old} has its answer: {answer:.5g} QPS", "there is nothing to resume; search anew"
         )

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.files import write_atomic, write_json
 from dynamo_mlperf.job.pressure import PressureGauge
 from dynamo_mlperf.job.rate_search import allocation_left_s
+from dynamo_mlperf.job.redoing import sought
 from dynamo_mlperf.job.result import link_result
 from dynamo_mlperf.job.resuming import identity
 from dynamo_mlperf.job.split_test import SplitTest
 from dynamo_mlperf.job.sweep_records import FAILED, SWEEP_DIR, SweepRecords, result_of
-from dynamo_mlperf.job.sweep_start import first_state, identities_of, sweep_ports
+from dynamo_mlperf.job.sweep_start import first_state, identities_of, prediction_file, starts_of, sweep_ports
 from dynamo_mlperf.job.transition import Proof, job_of, move
 from dynamo_mlperf.record import Reason, Verdict
 from dynamo_mlperf.topology.plan import plan_as_json
@@ -68,7 +69,8 @@ class Sweep:
             "class": job.result_class,
             "order": [split.name for split in self._state.splits],
         }
-        self._records = SweepRecords(job.paths.root / SWEEP_DIR, facts)
+        self._records = SweepRecords(job.paths.root / SWEEP_DIR, facts, sought=sought(self._file))
+        self._starts = starts_of(self._file, job.base_dir)
 
     def run(self) -> Verdict:
         """Measure all splits that can win; the verdict is that of the winner's confirming run.
@@ -93,9 +95,9 @@ class Sweep:
         """Take over what an interrupted sweep has, and note how the first split came up."""
         job, records = self._job, self._records
         records.root.mkdir(exist_ok=True)
-        block = job.topology.sweep
-        if block is not None and block.prediction is not None:
-            shutil.copyfile((job.base_dir / block.prediction).absolute(), job.paths.root / FILE_NAME)
+        predicted = prediction_file(self._file)
+        if predicted is not None:
+            shutil.copyfile((job.base_dir / predicted).absolute(), job.paths.root / FILE_NAME)
         if job.resume is not None:
             records.take_over(
                 job.resume / SWEEP_DIR, self._state.splits, identities_of(self._file, self._workload.settings)
@@ -138,7 +140,7 @@ class Sweep:
         records.claim(split, identity(job.topology, self._workload.settings))
         test = SplitTest(job, self._deployment, self._workload, self._gauge, records.folder(split), split.name)
         found = test.measure(self._start_of(split), self._budget_s())
-        records.keep(split, found, transition, self._state.predicted.get(split.name))
+        records.keep(split, found, transition, self._starts.get(split.name))
         result = result_of(records.splits[-1], split)
         rate = "no rate holds" if found.rate_qps is None else f"{found.rate_qps:.5g} queries/s"
         job.progress.note(f"sweep: {split.name}: {rate} ({found.reason}); limited by {result.bottleneck or 'no role'}")
@@ -169,7 +171,7 @@ class Sweep:
 
     def _start_of(self, split: RoleSplit) -> float | None:
         """An estimate of its rate: the prediction, put right by how far the last was off; else by the limiting role."""
-        predicted = self._state.predicted
+        predicted = self._starts
         measured = [result for result in self._state.results if result.rate_qps is not None]
         if not measured:
             return predicted.get(split.name)

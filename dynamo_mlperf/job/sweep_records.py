@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import write_json
 from dynamo_mlperf.job.pressure import PRESSURE_FILE
+from dynamo_mlperf.job.redoing import changes
 from dynamo_mlperf.job.resuming import link_tree
 from dynamo_mlperf.tuning.bottleneck import CLEAR
 from dynamo_mlperf.tuning.sweep import SplitResult, gpus_of
@@ -78,11 +79,13 @@ class SweepRecords:
         root: The folder.
         facts: Name, benchmark, scenario and class, for the summary.
         splits: `split.json` of those that are measured, in the order of time.
+        sought: What the splits' answers depend on beside what is measured.
     """
 
     root: Path
     facts: Mapping[str, Any]
     splits: list[dict[str, Any]] = field(default_factory=list)
+    sought: Mapping[str, Any] = field(default_factory=dict)
 
     def folder(self, split: RoleSplit) -> Path:
         """The split's folder; its name is that of a split, letters and digits alone."""
@@ -118,6 +121,7 @@ class SweepRecords:
             "restarts": len(transition.started) if transition else 0,
             "transition": transition.as_json() if transition else None,
             "engine_seconds": round(found.engine_s, 3),
+            "sought": dict(self.sought),
             "resumed": False,
         }
         write_json(self.folder(split) / SPLIT_FILE, value)
@@ -163,7 +167,7 @@ class SweepRecords:
         check_takeover(old, identities)
         for split in splits:
             there = old / split.name
-            known = finished_split(there)
+            known = finished_split(there, self.sought)
             if known is not None:
                 link_tree(there, self.folder(split))
                 self.splits.append({**known, "split": split.name, "resumed": True})
@@ -241,8 +245,12 @@ def check_takeover(old: Path, identities: Mapping[str, Mapping[str, Any]]) -> No
             )
 
 
-def finished_split(folder: Path) -> dict[str, Any] | None:
+def finished_split(folder: Path, sought: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """A split's record; None where there is none, or it failed to measure: a resumed sweep tries that one again.
+
+    Args:
+        folder: The split's folder.
+        sought: What is asked for now: one that was found with other settings does not count. None = any counts.
 
     Raises:
         ConfigError: It cannot be read, or is none.
@@ -250,7 +258,13 @@ def finished_split(folder: Path) -> dict[str, Any] | None:
     if not (folder / SPLIT_FILE).is_file():
         return None
     value = read_split(folder / SPLIT_FILE)
-    return None if value["kind"] == FAILED else value
+    other = sought is not None and split_changes(value, sought)
+    return None if value["kind"] == FAILED or other else value
+
+
+def split_changes(value: Mapping[str, Any], sought: Mapping[str, Any]) -> list[str]:
+    """How the settings differ that a split's answer was found with; see `changes`."""
+    return changes(value.get("sought"), sought, located=value.get("located") is True)
 
 
 def read_split(path: Path) -> dict[str, Any]:

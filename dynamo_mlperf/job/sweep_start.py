@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.job.redoing import sought
 from dynamo_mlperf.job.resuming import identity
 from dynamo_mlperf.job.sweep_records import SWEEP_DIR, finished_split, result_of
 from dynamo_mlperf.serving.workers import check_launchable
@@ -37,6 +38,26 @@ def predictions_of(topology: Topology, base_dir: Path) -> dict[str, float]:
     return {split.name: rate for split in splits_of(topology) if (rate := prediction.rate_of(split.name)) is not None}
 
 
+def starts_of(topology: Topology, base_dir: Path) -> dict[str, float]:
+    """Where each split's search begins, by split name: by `search.prediction`, where it is given, else by the sweep's.
+
+    Raises:
+        ConfigError: One of them cannot be read.
+    """
+    found = predictions_of(topology, base_dir)
+    if topology.search is None or topology.search.prediction is None:
+        return found
+    prediction = read_prediction((base_dir / topology.search.prediction).absolute())
+    own = {split.name: prediction.rate_of(split.name) for split in splits_of(topology)}
+    return found | {name: rate for name, rate in own.items() if rate is not None}
+
+
+def prediction_file(topology: Topology) -> str | None:
+    """The rehearsal that the report shows beside what was measured: the sweep's, else the search's; None = neither."""
+    of_sweep = None if topology.sweep is None else topology.sweep.prediction
+    return of_sweep or (None if topology.search is None else topology.search.prediction)
+
+
 def first_state(topology: Topology, base_dir: Path, resume: Path | None = None) -> SweepState:
     """A sweep before its first split.
 
@@ -52,7 +73,7 @@ def first_state(topology: Topology, base_dir: Path, resume: Path | None = None) 
     block, own = topology.sweep, own_split(topology)
     known = []
     for split in splits:
-        value = None if resume is None else finished_split(resume / SWEEP_DIR / split.name)
+        value = None if resume is None else finished_split(resume / SWEEP_DIR / split.name, sought(topology))
         if value is not None:
             known.append(result_of(value, split))
     return SweepState(

@@ -12,10 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit
+from dynamo_mlperf.load.early_counts import early_counts
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from dynamo_mlperf.load.channel import Event
+    from dynamo_mlperf.load.early_counts import EarlyCounts
     from dynamo_mlperf.load.settings import LoadSettings
+
+    Times = npt.NDArray[np.float64]
 
 QUERIES_HEADER = "order,sample,issued_ms,first_token_ms,completed_ms,output_tokens,prompt_tokens,error"
 _NS_PER_MS = 1e6
@@ -37,6 +43,13 @@ class Histogram:
         self._counts[key] = self._counts.get(key, 0) + 1
         self._total += 1
 
+    def add_all(self, values_ms: Times) -> None:
+        """Count many."""
+        keys = (np.log(np.maximum(values_ms, _LOWEST_MS) / _LOWEST_MS) / _BIN).astype(np.int64)
+        for key, count in zip(*(column.tolist() for column in np.unique(keys, return_counts=True)), strict=True):
+            self._counts[key] = self._counts.get(key, 0) + count
+        self._total += len(keys)
+
     def percentile(self, share: float) -> float | None:
         """The value below which `share` of all lie, within a percent; None while there are none."""
         left = self._total * share
@@ -48,10 +61,16 @@ class Histogram:
 
 
 class Account:
-    """Books every query. `issue` is called by LoadGen's thread, all else by the thread that reads events."""
+    """Books every query. `issue` is called by LoadGen's thread, all else by the thread that reads events.
 
-    def __init__(self, settings: LoadSettings) -> None:
+    Args:
+        settings: What LoadGen is told.
+        max_tokens: Longest answer that a query may have, for `progress`; None = unknown.
+    """
+
+    def __init__(self, settings: LoadSettings, max_tokens: int | None = None) -> None:
         self.settings = settings
+        self._max_tokens = max_tokens
         self.ids = array("Q")
         self.samples = array("I")
         self.issued_ns = array("q")
@@ -67,6 +86,8 @@ class Account:
         self._done_ns = array("q")
         self._prompt = array("I")
         self._output = array("I")
+        self._ended = array("I")  # orders as they ended
+        self._counted = 0  # so many of them are in the running figures
         self._oldest = 0
         self._over = {"end_to_end": 0, "ttft": 0, "tpot": 0}
         self._failed_late = 0
@@ -97,6 +118,10 @@ class Account:
         self.issued_ns[order] = now_ns
         self._unqueued += 1
 
+    def first_token(self, event: Event) -> None:
+        """Book the first token of a query that goes on."""
+        self._first_ns[event.order] = event.first_ns
+
     def end(self, event: Event, cause: str = "") -> None:
         """Book the end of a query; `cause` says why it failed."""
         order = event.order
@@ -106,25 +131,33 @@ class Account:
         self._prompt[order] = event.prompt_tokens
         self._output[order] = event.output_tokens
         self.completed += 1
+        self._ended.append(order)
         if cause:
             self.causes[order] = cause
             self.first_failure = self.first_failure or cause
             self._count_failed(event)
-        else:
-            self._count(event)
 
-    def _count(self, event: Event) -> None:
-        issued_ns = self.issued_ns[event.order]
+    def _count_ended(self) -> int:
+        """Take what has ended since the last call into the running figures; return how many have ended by now.
+
+        Once a second for all of it, and not at each end, where it would cost the client more than the HTTP does.
+        """
+        ended = len(self._ended)
+        orders = [order for order in self._ended[self._counted : ended] if order not in self.causes]
+        self._counted = ended
+        columns = (self.issued_ns, self._first_ns, self._done_ns, self._output)
+        issued, first, done, tokens = (np.array([column[order] for order in orders], np.int64) for column in columns)
         values = {
-            "end_to_end": (event.done_ns - issued_ns) / _NS_PER_MS,
-            "ttft": (event.first_ns - issued_ns) / _NS_PER_MS,
-            "tpot": (event.done_ns - event.first_ns) / _NS_PER_MS / max(event.output_tokens - 1, 1),
+            "end_to_end": (done - issued) / _NS_PER_MS,
+            "ttft": (first - issued) / _NS_PER_MS,
+            "tpot": (done - first) / _NS_PER_MS / np.maximum(tokens - 1, 1),
         }
-        self._latency.add(values["end_to_end"])
-        self._ttft.add(values["ttft"])
-        self._tpot.add(values["tpot"])
+        self._latency.add_all(values["end_to_end"])
+        self._ttft.add_all(values["ttft"])
+        self._tpot.add_all(values["tpot"])
         for name, limit in self.settings.limits_ms.items():
-            self._over[name] += values[name] > limit
+            self._over[name] += int(np.count_nonzero(values[name] > limit))
+        return ended
 
     def _count_failed(self, event: Event) -> None:
         """A failed query that had waited for longer than a limit is over it, as one that was answered then."""
@@ -159,13 +192,18 @@ class Account:
         """The running figures; latencies in milliseconds, `over_limit` of the constraint that is worst off.
 
         `over` counts by constraint; failed queries that had waited for longer than a limit (`failed_late`) are in it.
-        `over_limit` of `over_limit_allowed` is the early-stopping budget that is used; `left_s` is an estimate.
+        `over_in_flight` counts those in flight that are over it however they end, of `known_in_flight` of which that is
+        certain either way. `over_limit` of `over_limit_allowed` is the early-stopping budget that is used; `left_s` is
+        an estimate.
         """
         limits = self.settings.limits_ms
+        completed = self._count_ended()
+        over, issued = {name: self._over[name] for name in limits}, len(self.ids)
+        early = self._early(issued, now_ns)  # after what has ended: a query that ends meanwhile is in neither
         return {
             "t_s": round((now_ns - started_ns) / 1e9, 3),
-            "issued": len(self.ids),
-            "completed": self.completed,
+            "issued": issued,
+            "completed": completed,
             "failed": len(self.causes),
             "failed_late": self._failed_late,
             "first_failure": self.first_failure,
@@ -177,13 +215,21 @@ class Account:
             "tpot_p50_ms": self._tpot.percentile(0.5),
             "tpot_p99_ms": self._tpot.percentile(0.99),
             "judged": sorted(limits),
-            "over": {name: self._over[name] for name in limits},
-            "over_limit": max((self._over[name] for name in limits), default=0),
+            "over": over,
+            "over_in_flight": early.over,
+            "known_in_flight": early.known,
+            "over_limit": max(over.values(), default=0),
             "over_limit_allowed": allowed_over_limit(expected, self.settings.percentile) if limits else None,
             "expected_queries": expected,
             "min_duration_s": self.settings.min_duration_ms / 1000,
             "left_s": self._left_s((now_ns - started_ns) / 1e9, expected),
         }
+
+    def _early(self, issued: int, now_ns: int) -> EarlyCounts:
+        """What is certain of the first `issued` queries, as far as they are in flight."""
+        part = slice(self._oldest, issued)  # slices are copies: the columns grow meanwhile
+        times_ns = (self.issued_ns[part], self._first_ns[part], self._done_ns[part])
+        return early_counts(times_ns, now_ns, self.settings.limits_ms, self._max_tokens)
 
     def _left_s(self, past_s: float, expected: int) -> float | None:
         """About how long the run goes on: by its schedule, in Offline by what is done; None while nothing is."""
@@ -198,8 +244,12 @@ class Account:
         """When the first query was issued, on the monotonic clock; None before that."""
         return min((value for value in self.issued_ns if value), default=None)
 
-    def queries_csv(self) -> str:
-        """All queries as CSV, in the order of their issue; an empty time is one that never was."""
+    def queries_csv(self, cut: str = "") -> str:
+        """All queries as CSV, in the order of their issue; an empty time is one that never was.
+
+        Args:
+            cut: What is said as the error of a query that has not ended, of a test that was stopped.
+        """
         origin = self.first_issue_ns() or 0
 
         def since(value_ns: int) -> str:
@@ -209,7 +259,8 @@ class Account:
         for order, sample in enumerate(self.samples):
             times = f"{since(self.issued_ns[order])},{since(self._first_ns[order])},{since(self._done_ns[order])}"
             tokens = f"{self._output[order]},{self._prompt[order]}"
-            lines.append(f"{order},{sample},{times},{tokens},{_quoted(self.causes.get(order, ''))}")
+            cause = self.causes.get(order, "" if self._done_ns[order] else cut)
+            lines.append(f"{order},{sample},{times},{tokens},{_quoted(cause)}")
         return "\n".join(lines) + "\n"
 
     def issue_delay_ms(self) -> dict[str, float | None]:

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import NamedTuple
 
 ISSUE = struct.Struct("<IIq")
 """Order of the query in the test, sample index, time of issue."""
@@ -20,7 +17,8 @@ ISSUE = struct.Struct("<IIq")
 STOP = ISSUE.pack(0xFFFFFFFF, 0, 0)
 """Ends a client process: it reports its account and closes its end."""
 
-_EVENT = struct.Struct("<BxxxIqqqIII")
+_EVENT = struct.Struct("<IBxxxIqqqII0s")
+"""Bytes of the tail, then the fields of an event, of which an empty tail is the last."""
 
 
 class Kind(IntEnum):
@@ -59,7 +57,7 @@ class Event(NamedTuple):
 
 def pack_event(event: Event) -> bytes:
     """The record of `event`."""
-    return _EVENT.pack(*event[:-1], len(event.tail)) + event.tail
+    return _EVENT.pack(len(event.tail), *event[:-1], b"") + event.tail
 
 
 class EventReader:
@@ -68,18 +66,22 @@ class EventReader:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> Iterator[Event]:
+    def feed(self, data: bytes) -> list[Event]:
         """All events that `data` completes."""
         data = self._rest + data if self._rest else data
-        at, end = 0, len(data)
+        at, end, events = 0, len(data), []
         while end - at >= _EVENT.size:
-            *fields, tail_bytes = _EVENT.unpack_from(data, at)
-            after = at + _EVENT.size + tail_bytes
-            if after > end:
-                break
-            yield Event._make((*fields, data[after - tail_bytes : after]))
-            at = after
+            tail_bytes, *fields = _EVENT.unpack_from(data, at)
+            at += _EVENT.size
+            if tail_bytes:
+                if at + tail_bytes > end:
+                    at -= _EVENT.size
+                    break
+                fields[-1] = data[at : at + tail_bytes]
+                at += tail_bytes
+            events.append(Event._make(fields))
         self._rest = data[at:]
+        return events
 
 
 class IssueReader:

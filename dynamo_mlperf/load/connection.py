@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
 from typing import Protocol, cast
 
@@ -80,11 +82,13 @@ class Connection(asyncio.Protocol):
         self._owner = owner
         self._reading: Response | None = None
         self._transport: asyncio.Transport | None = None
+        self._number = -1
         self._reused = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Keep the transport, and the number of its socket."""
         self._transport = cast("asyncio.Transport", transport)
+        self._number = transport.get_extra_info("socket").fileno()
 
     @property
     def usable(self) -> bool:
@@ -92,14 +96,25 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing() and self._reading is None
 
     def send(self, exchange: Exchange, *, fresh: bool) -> None:
-        """Send the request; `fresh` when this connection was opened for it just now."""
+        """Send the request; `fresh` when this connection was opened for it just now.
+
+        It goes to the socket at once: the transport would keep it until the loop's turn ends. What the socket does
+        not take is the transport's, as everything is while it still has something of the request before.
+        """
+        body = exchange.body
+        head = exchange.frontend.head + b"%d\r\n\r\n" % body.nbytes
         self._reused = not fresh
         self.exchange = exchange
         self._reading = exchange.response
         exchange.connection = self
-        body = exchange.body
-        if self._transport is not None:
-            self._transport.writelines((exchange.frontend.head, b"%d\r\n\r\n" % body.nbytes, body))
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            taken = 0
+            if not transport.get_write_buffer_size():
+                with contextlib.suppress(OSError):  # full, or broken: the transport waits, or finds out
+                    taken = os.writev(self._number, (head, body))
+            if taken < len(head) + body.nbytes:
+                transport.writelines((head[taken:], body[max(0, taken - len(head)) :]))
         exchange.sent_ns = time.monotonic_ns()
 
     def data_received(self, data: bytes) -> None:

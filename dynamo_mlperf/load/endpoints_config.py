@@ -205,8 +205,8 @@ def config(test: EndpointsTest) -> dict[str, Any]:
                 "metrics_tokenizer_workers": 0,
             },
             "warmup": {
-                "enabled": True,
-                "n_requests": test.warmup_requests,
+                "enabled": test.warmup_requests > 0,
+                "n_requests": test.warmup_requests or 1,
                 # endpoints ea332753 refuses to salt a prompt that holds an image.
                 "salt": test.data.salted,
                 "drain": True,

@@ -16,11 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import MeasureError
 from dynamo_mlperf.load.account import QUERIES_HEADER, Histogram
+from dynamo_mlperf.load.early_counts import early_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
     from typing import BinaryIO
+
+    from dynamo_mlperf.load.early_counts import EarlyCounts
 
 EVENTS = "events.jsonl"
 NO_END = "the answer was broken off: it has no finish reason"
@@ -39,7 +42,7 @@ class EventBook:
     Attributes:
         sent: Samples issued in all, warm-up and accuracy phase included.
         completed: Measured samples that came back, failed ones included.
-        over: Constraint -> measured samples over its limit; a failed one is over each.
+        over: Constraint -> measured samples that came back over its limit; a failed one is over each.
         errors: Place of a measured sample -> why it failed.
         after: Samples that came back in the accuracy phase.
         phase: `warmup`, `performance`, `accuracy` or `ended`.
@@ -71,6 +74,11 @@ class EventBook:
     def percentile_ms(self, share: float) -> float | None:
         """An end-to-end percentile so far, to one percent; None while nothing came back."""
         return self._latency.percentile(share)
+
+    def early(self) -> EarlyCounts:
+        """What is certain of measured samples that are under way, by the time of the last event."""
+        times_ns = (self._issued_ns, self._first_ns, self._done_ns)
+        return early_counts(times_ns, self._last_ns, self._limits_ms)
 
     def take(self, line: bytes) -> None:
         """Take one line in.
@@ -104,8 +112,6 @@ class EventBook:
         if kind == "sample.recv_first":
             self._first_ns[place] = at_ns
             self._last_ns = max(self._last_ns, at_ns)
-            if "ttft" in self.over and at_ns - self._issued_ns[place] > self._limits_ms["ttft"] * _NS_PER_MS:
-                self.over["ttft"] += 1
         elif kind.startswith("error."):
             self.errors[place] = _cause(event.get("data"))
         elif kind == "sample.complete" and not self._done_ns[place]:
@@ -125,7 +131,7 @@ class EventBook:
         if "end_to_end" in self.over and (failed or took_ms > self._limits_ms["end_to_end"]):
             self.over["end_to_end"] += 1
         first_ms = (self._first_ns[place] - self._issued_ns[place]) / _NS_PER_MS
-        if "ttft" in self.over and failed and first_ms <= self._limits_ms["ttft"]:
+        if "ttft" in self.over and (failed or first_ms > self._limits_ms["ttft"]):
             self.over["ttft"] += 1
 
     def queries_csv(self, sample_of: Mapping[str, int]) -> str:

@@ -89,7 +89,7 @@ class Client(asyncio.Protocol):
     def _flush(self) -> None:
         batch, self._outbox = self._outbox, []
         if self._peer is not None and not self._peer.is_closing():
-            self._peer.write(b"".join(batch))
+            self._peer.write(b"".join(batch) if len(batch) > 1 else batch[0])
 
     def _stop(self) -> None:
         account = {
@@ -162,10 +162,13 @@ class Client(asyncio.Protocol):
             exchange.response.error = f"no connection: {problem}"
             self.finished(exchange)
             return
-        if exchange.order in self._in_flight:
-            connection.send(exchange, fresh=True)
-        else:  # its deadline came first
+        if exchange.order not in self._in_flight:  # its deadline came first
             exchange.frontend.idle.append(connection)
+        elif connection.usable:
+            connection.send(exchange, fresh=True)
+        else:
+            exchange.response.error = "no connection: closed as soon as it was open"
+            self.finished(exchange)
 
     # -- what connections tell --
 

@@ -9,6 +9,7 @@ Exit status: 0 measured (whatever the validity), 4 could not measure (one line o
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -22,7 +23,7 @@ from typing import Any
 
 import mlperf_loadgen as loadgen
 
-from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, MeasureError
+from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, MeasureError, Stopped
 from dynamo_mlperf.files import write_atomic, write_json
 from dynamo_mlperf.load.account import Account
 from dynamo_mlperf.load.audit import AUDIT_CONFIG
@@ -30,6 +31,7 @@ from dynamo_mlperf.load.channel import Event, Kind
 from dynamo_mlperf.load.health import client_limit
 from dynamo_mlperf.load.limits import Limits, check_limits, read_limits
 from dynamo_mlperf.load.logs import DETAIL, audit_notice, generated_queries
+from dynamo_mlperf.load.queries import CUT, CUT_FILE
 from dynamo_mlperf.load.requests import RequestsFile
 from dynamo_mlperf.load.spec import MeasureSpec, read_spec
 from dynamo_mlperf.load.user_conf import expected_queries, parse_user_conf, user_conf
@@ -41,6 +43,9 @@ _POLL_S = 0.2
 _PROGRESS_S = 1.0
 _SWITCH_S = 0.0005
 """Longest turn of a Python thread while LoadGen's waits for its own: it bounds the issue delay."""
+
+_FIRST, _FAILED, _ENDS = int(Kind.FIRST), int(Kind.FAILED), (int(Kind.DONE), int(Kind.FAILED))
+"""As plain numbers: looking a member of an enumeration up costs more than to compare it."""
 
 _STUCK_GRACE_NS = 30_000_000_000
 """A client process that has not failed a request this long after its deadline is stuck."""
@@ -55,12 +60,13 @@ class Test:
         self._settings = spec.settings
         self._workers = workers
         self._stop = stop
-        self._account = Account(spec.settings)
+        self._account = Account(spec.settings, spec.max_tokens)
         self._offline = spec.settings.loadgen_scenario == "Offline"
         logs_answers = spec.settings.mode == "accuracy" or spec.audit_config
         self._logs_tokens = logs_answers and spec.settings.use_token_latencies
         self._next = 0  # Offline: the first query that still waits for its turn
         self._nothing = array("B", bytes(8))
+        self._nothing_at = self._nothing.buffer_info()[0]
         self._started_ns = 0
         self._planned: int | None = None
         self._finished = threading.Event()
@@ -119,12 +125,13 @@ class Test:
         """
         self._started_ns = time.monotonic_ns()
         sys.setswitchinterval(_SWITCH_S)
+        gc.freeze()  # what is loaded by now stays: no collection in the timed window looks at it
         threading.Thread(target=self._run_loadgen, name="loadgen", daemon=True).start()
         reporter = threading.Thread(target=self._report, name="progress", daemon=True)
         reporter.start()
         while not self._finished.is_set():
             self._stop.check()
-            self._complete(list(self._workers.events(_POLL_S)))
+            self._complete(self._workers.events(_POLL_S))
             if self._offline:
                 self._feed_offline()
             self._check_stuck()
@@ -147,32 +154,39 @@ class Test:
             worker.flush()
 
     def _complete(self, batch: list[tuple[Worker, Event]]) -> None:
-        ids = self._account.ids
-        self._account.peak_in_flight = max(self._account.peak_in_flight, self._account.in_flight)
-        nothing = self._nothing.buffer_info()[0]
-        firsts, answers, alive = [], [], []
+        account, ids = self._account, self._account.ids
+        account.peak_in_flight = max(account.peak_in_flight, account.in_flight)
+        firsts: list[Any] = []
+        answers: list[Any] = []
+        alive: list[array[int]] = []  # LoadGen reads the buffers during the calls below
         for worker, event in batch:
-            if event.kind == Kind.FIRST:
-                token = array("B", event.tail)
-                alive.append(token)
-                at = token.buffer_info()[0] if token else nothing
-                firsts.append(loadgen.QuerySampleResponse(ids[event.order], at, len(token) or 1))
-            if event.kind not in (Kind.DONE, Kind.FAILED):
+            kind = event.kind
+            if kind == _FIRST:
+                account.first_token(event)
+                firsts.append(loadgen.QuerySampleResponse(ids[event.order], *self._buffer(event.tail, alive, 1)))
                 continue
-            failed = event.kind == Kind.FAILED
+            if kind not in _ENDS:
+                continue
+            failed = kind == _FAILED
             if failed and self._logs_tokens and not event.first_ns:
                 # LoadGen (6.0.17) crashes where it logs the answer of a query that never had a first token.
-                firsts.append(loadgen.QuerySampleResponse(ids[event.order], nothing, 1))
+                firsts.append(loadgen.QuerySampleResponse(ids[event.order], self._nothing_at, 1))
             worker.ended += 1
-            self._account.end(event, event.tail.decode("utf-8", "replace") if failed else "")
-            text = array("B", b"" if failed else event.tail)
-            alive.append(text)  # LoadGen reads the buffers during the calls below
-            at = text.buffer_info()[0] if text else nothing
-            answers.append(loadgen.QuerySampleResponse(ids[event.order], at, len(text), event.output_tokens))
+            account.end(event, event.tail.decode("utf-8", "replace") if failed else "")
+            at, size = self._buffer(b"" if failed else event.tail, alive, 0)
+            answers.append(loadgen.QuerySampleResponse(ids[event.order], at, size, event.output_tokens))
         if firsts:
             loadgen.FirstTokenComplete(firsts)
         if answers:
             loadgen.QuerySamplesComplete(answers)
+
+    def _buffer(self, content: bytes, alive: list[array[int]], least_bytes: int) -> tuple[int, int]:
+        """Address and size of a buffer with `content` for LoadGen, kept by `alive`."""
+        if not content:
+            return self._nothing_at, least_bytes
+        kept = array("B", content)
+        alive.append(kept)
+        return kept.buffer_info()[0], len(kept)
 
     def _check_stuck(self) -> None:
         oldest_ns = self._account.oldest_waiting_ns()
@@ -244,6 +258,10 @@ class Test:
         write_atomic(self._spec.out_dir / "queries.csv", account.queries_csv())
         write_json(self._spec.out_dir / "client.json", client)
 
+    def write_cut(self) -> None:
+        """Of a test that was stopped: `queries-cut.csv`, with what is known of each query."""
+        write_atomic(self._spec.out_dir / CUT_FILE, self._account.queries_csv(CUT))
+
     def _epoch_s(self, at_ns: int | None) -> float | None:
         """Seconds since the epoch of a time on the monotonic clock."""
         return None if at_ns is None else round(time.time() - (time.monotonic_ns() - at_ns) / 1e9, 3)
@@ -305,7 +323,11 @@ def measure(spec_path: Path, stop: StopFlag) -> None:
     try:
         ready = workers.connect(stop.check)
         test = Test(spec, workers, stop, limits)
-        test.run()
+        try:
+            test.run()
+        except Stopped:
+            test.write_cut()
+            raise
         test.write(ready)
     finally:
         workers.kill()

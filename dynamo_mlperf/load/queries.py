@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 _CLIENT_KEYS = frozenset({"requests", "failed", "issue_delay_ms", "processes", "wall_s", "client_limited"})
 
+CUT_FILE = "queries-cut.csv"
+"""In place of `queries.csv`, of a test that was stopped before its end."""
+CUT = "in flight when the test was stopped"
+"""The error of a query there that has no end."""
+
 
 @dataclass(frozen=True)
 class Queries:
@@ -52,6 +57,12 @@ class Queries:
     def succeeded(self) -> npt.NDArray[np.bool_]:
         """Which queries ended without an error."""
         return np.array([not error for error in self.errors], dtype=bool)
+
+    @property
+    def known_until_ms(self) -> float:
+        """Up to here all is on record; infinite, but for a test that was stopped: the first issue without an end."""
+        cut = np.array([error == CUT for error in self.errors], dtype=bool)
+        return float(np.nanmin(self.issued_ms[cut], initial=np.inf))
 
     @property
     def duration_s(self) -> float:

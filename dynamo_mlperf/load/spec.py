@@ -34,6 +34,7 @@ class MeasureSpec:
             with the call that tells LoadGen of it (TEST06); the bodies must ask for them (`chat_body`).
         audit_config: Whether an `audit.config` in the working directory is wanted (a compliance test).
         path: URL path of the chat completions.
+        max_tokens: Longest answer that any of the bodies asks for; None = unknown.
     """
 
     settings: LoadSettings
@@ -46,6 +47,7 @@ class MeasureSpec:
     keep_token_ids: bool = False
     audit_config: bool = False
     path: str = "/v1/chat/completions"
+    max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not self.frontends:
@@ -83,6 +85,7 @@ class MeasureSpec:
             "keep_token_ids": self.keep_token_ids,
             "audit_config": self.audit_config,
             "path": self.path,
+            "max_tokens": self.max_tokens,
         }
 
     @classmethod

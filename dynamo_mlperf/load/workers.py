@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import selectors
+import select
 import socket
 import struct
 import sys
@@ -18,7 +18,7 @@ from dynamo_mlperf.process.child import Child
 from dynamo_mlperf.process.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 START_TIMEOUT_S = 120.0
@@ -31,6 +31,10 @@ _OBITUARY_S = 5.0
 _POLL_S = 0.2
 _PEER_CREDENTIALS = struct.Struct("3i")
 _RECEIVE_BYTES = 262_144
+_BUFFER = bytearray(_RECEIVE_BYTES)
+"""Of the one thread that reads events: a buffer per read costs a mapping and a cleared page each time."""
+
+_BUFFER_VIEW = memoryview(_BUFFER)
 _LOG_TAIL_BYTES = 600
 
 
@@ -78,7 +82,7 @@ class Worker:
         data = b""
         if self.socket is not None:
             with contextlib.suppress(ConnectionError):  # as good as an end: it died with queries unread
-                data = self.socket.recv(_RECEIVE_BYTES)
+                data = bytes(_BUFFER_VIEW[: self.socket.recv_into(_BUFFER)])
         if not data:
             raise self.died()
         return data
@@ -116,10 +120,11 @@ class Workers:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(f"\0{name}")
         self._listener.listen(count)
-        self._selector = selectors.DefaultSelector()
+        self._epoll = select.epoll()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.settimeout(0)
-        self._selector.register(self._wake_out, selectors.EVENT_READ, None)
+        self._epoll.register(self._wake_out, select.EPOLLIN)
+        self._by_number: dict[int, Worker] = {}
         self._turn = 0
         self.all: list[Worker] = []
         module = ("-m", "dynamo_mlperf.load.http_worker")
@@ -160,7 +165,8 @@ class Workers:
         for worker in self.all:
             if worker.child.pid == pid and worker.socket is None:
                 worker.socket = peer
-                self._selector.register(peer, selectors.EVENT_READ, worker)
+                self._by_number[peer.fileno()] = worker
+                self._epoll.register(peer, select.EPOLLIN)
                 return
         peer.close()  # a stranger
 
@@ -174,6 +180,8 @@ class Workers:
 
     def least_loaded(self) -> Worker:
         """The process with the fewest requests in flight; in turn where they are equal."""
+        if len(self.all) == 1:
+            return self.all[0]
         self._turn += 1
         return self.all[least_loaded([worker.in_flight for worker in self.all], self._turn)]
 
@@ -184,19 +192,20 @@ class Workers:
         except BlockingIOError:
             return  # it is awake already
 
-    def events(self, timeout_s: float) -> Iterator[tuple[Worker, Event]]:
+    def events(self, timeout_s: float) -> list[tuple[Worker, Event]]:
         """What the processes report within `timeout_s`.
 
         Raises:
             MeasureError: One of them is gone.
         """
-        for key, _ in self._selector.select(timeout_s):
-            worker = key.data
+        found: list[tuple[Worker, Event]] = []
+        for number, _ in self._epoll.poll(timeout_s):
+            worker = self._by_number.get(number)
             if worker is None:
                 self._wake_out.recv(4096)
                 continue
-            for event in worker.reader.feed(worker.receive()):
-                yield worker, event
+            found += [(worker, event) for event in worker.reader.feed(worker.receive())]
+        return found
 
     def finish(self) -> dict[str, bytes]:
         """Ask each for its account (JSON by process name), then end them all."""

@@ -2,7 +2,8 @@
 
 It says what the node is, holds the run's ports there, tries the way to the other nodes, notes what the run's engines
 map in /dev/shm, and removes what is left of that once they are gone. One JSON object a line goes in and comes out;
-the first that comes out are the node's facts. It ends at the end of its input, on SIGINT and on SIGTERM.
+the first that comes out are the node's facts. It ends at the end of its input, on SIGINT and on SIGTERM, and when the
+first node of the job has lost its power.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import psutil
 
 from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.process.command import RUN_VARIABLE
+from dynamo_mlperf.process.head_watch import HeadWatch
 from dynamo_mlperf.process.machine import end_leftovers, end_processes, read_machine
 from dynamo_mlperf.process.ports import PortClaim, claimed
 from dynamo_mlperf.process.shared_memory import NOTE_EVERY_S, mapped_by, remove_unmapped
@@ -38,6 +40,7 @@ CONNECT_AT_ONCE = 64
 GONE_S = 2.5
 """How long the run's processes may take to end once the agent was asked to: Slurm kills all, the agent too, KillWait
 after SIGTERM (30 s by default, often less)."""
+CALLING_S = 1.0
 _POLL_S = 0.05
 
 
@@ -121,6 +124,7 @@ class Agent:
         self._ports = PortClaim()
         self._door: socket.socket | None = None
         self._mapped: set[int] = set()
+        self.head = HeadWatch()
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Do what a line asks for, and say how it went."""
@@ -129,6 +133,10 @@ class Agent:
             return self._claim(range(asked["first"], asked["end"]), asked["address"])
         if what == "connect":
             return {"failed": unreachable([(host, port) for host, port in asked["to"]], CONNECT_S)}
+        if what == "open":
+            return {"port": self.head.open(asked["address"])}
+        if what == "watch":
+            return {"watching": self.head.watch(asked["address"], asked["port"], CONNECT_S)}
         if what == "quiet":
             self._close_door()
         elif what == "look":
@@ -183,16 +191,21 @@ class Agent:
         left = marked(self._mark)
         removed = remove_unmapped(self._mapped)
         self._ports.release()
+        self.head.close()
         return {"removed": removed, "left": left}
 
 
-def _lines() -> Iterable[dict[str, Any] | None]:
-    """What comes in, line by line; None each time that nothing came for NOTE_EVERY_S."""
+def _lines(head: HeadWatch) -> Iterable[dict[str, Any] | None]:
+    """What comes in, line by line, until the first node is lost; None each time that nothing came for NOTE_EVERY_S."""
     unread = b""
     while True:
-        ready, _, _ = select.select([0], [], [], NOTE_EVERY_S)
-        if not ready:
-            yield None
+        sources: list[int | socket.socket] = [0, *head.sources()]
+        ready, _, _ = select.select(sources, [], [], CALLING_S if head.calling else NOTE_EVERY_S)
+        if head.turn():
+            return
+        if 0 not in ready:
+            if not ready:
+                yield None
             continue
         block = os.read(0, 65536)
         if not block:
@@ -218,7 +231,7 @@ def main(place: str) -> int:
         signal.signal(number, _ask)
     try:
         _say({"facts": facts_of(Path(place))})
-        for asked in _lines():
+        for asked in _lines(agent.head):
             if asked is None:
                 agent.look()
             else:

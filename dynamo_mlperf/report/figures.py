@@ -12,6 +12,7 @@ from dynamo_mlperf.record import Reason
 from dynamo_mlperf.report import quantities as q
 from dynamo_mlperf.report.queries import CONSTRAINTS, ascending_ms, percentile
 from dynamo_mlperf.report.run_data import as_list, as_mapping
+from dynamo_mlperf.report.words import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,7 +140,7 @@ def derive_figures(run: RunData) -> Figures:
         scenario=scenario,
         model=str(verdict.get("model") or ""),
         reasons=tuple(_reason(entry) for entry in as_list(verdict.get("reasons"))),
-        notes=tuple(str(note) for note in as_list(verdict.get("notes"))),
+        notes=tuple(in_words(str(note)) for note in as_list(verdict.get("notes"))),
         target_qps=q.number_or_none(verdict.get("target_qps")),
         completed_qps=q.number_or_none(verdict.get("completed_qps")) if measured else None,
         tokens_per_second=q.number_or_none(verdict.get("tokens_per_second")) if measured else None,
@@ -154,13 +155,13 @@ def derive_figures(run: RunData) -> Figures:
 
 def _reason(entry: object) -> Reason:
     fields = as_mapping(entry)
-    return Reason(*(str(fields.get(name) or "") for name in ("check", "wanted", "got", "action")))
+    return Reason(*(in_words(str(fields.get(name) or "")) for name in ("check", "wanted", "got", "action")))
 
 
 def _latencies(constraints: Mapping[str, Any], queries: Queries | None) -> tuple[LatencyRow, ...]:
-    """Judged measures first, then those that are only shown."""
+    """Judged measures first, then those that are only shown; endpoints' record has no tokens, and so no TPOT."""
     rows = [_judged_row(key, as_mapping(value), queries) for key, value in constraints.items()]
-    for key in ("end_to_end", "ttft"):
+    for key in CONSTRAINTS:
         if queries is not None and key not in constraints:
             values = ascending_ms(queries, key)
             if len(values):

@@ -27,6 +27,7 @@ from dynamo_mlperf.report.queries import CONSTRAINTS, ascending_ms, causes, per_
 from dynamo_mlperf.report.run_data import Command, RunData, read_run
 from dynamo_mlperf.report.side_tests import side_rows
 from dynamo_mlperf.report.sweep import read_sweep, sweep_chart
+from dynamo_mlperf.report.words import counter, spoken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,7 +103,7 @@ def write_page(run: RunData, target: Path) -> Path:
 def render_page(run: RunData) -> str:
     """The page as HTML text."""
     figures = derive_figures(run)
-    template = _environment().get_template("page.html.j2")
+    template = environment().get_template("page.html.j2")
     return template.render(
         run=run,
         figures=figures,
@@ -126,8 +127,8 @@ def render_page(run: RunData) -> str:
         topology=(run.topology or "")[:_TOPOLOGY_CHARACTERS],
         topology_cut=len(run.topology or "") > _TOPOLOGY_CHARACTERS,
         laid_over=yaml.safe_dump(dict(run.laid_over), sort_keys=False) if run.laid_over else "",
-        client=flat(run.client),
-        canary=flat(run.canary),
+        client=in_words_by_name(run.client),
+        canary=in_words_by_name(run.canary),
         commands=run.commands[:_COMMANDS_SHOWN],
         commands_left_out=max(0, len(run.commands) - _COMMANDS_SHOWN),
         common_env=common_environment(run.commands),
@@ -135,8 +136,9 @@ def render_page(run: RunData) -> str:
     )
 
 
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """Templates that escape every text that they are given, and show none of its control characters."""
+    made = Environment(
         loader=PackageLoader("dynamo_mlperf.report", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -146,9 +148,9 @@ def _environment() -> Environment:
             q.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
         ),
     )
-    environment.globals["q"] = q
-    environment.filters["shell"] = shell_line
-    return environment
+    made.globals["q"] = q
+    made.filters["shell"] = shell_line
+    return made
 
 
 def _utc(epoch_s: float | None) -> str:
@@ -279,7 +281,7 @@ def counter_tables(counters: Mapping[str, Mapping[str, Any]]) -> list[CounterTab
             values = [q.number_or_none(counters[worker].get(name)) for worker in workers]
             known = [value for value in values if value is not None]
             cells = tuple(q.NO_VALUE if value is None else plain_number(value) for value in values)
-            rows.append((name, cells, plain_number(sum(known)) if known else q.NO_VALUE))
+            rows.append((counter(name), cells, plain_number(sum(known)) if known else q.NO_VALUE))
         tables.append(CounterTable(role, workers, tuple(rows)))
     return tables
 
@@ -289,6 +291,11 @@ def plain_number(value: float) -> str:
     if value == round(value):
         return f"{value:,.0f}"
     return f"{value:.4g}" if abs(value) < 1 else f"{value:,.3f}".rstrip("0").rstrip(".")
+
+
+def in_words_by_name(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The same pairs as `flat`, their names in words."""
+    return [(spoken(name), text) for name, text in flat(values)]
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.report import quantities as q
+from dynamo_mlperf.report.words import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +66,7 @@ def read_probes(root: Path) -> SearchView | None:
         made = [one for one in value["probes"] if isinstance(one, dict)]
         best = value.get("confirmed_by")
         rows = tuple(_row(one, confirms=place == best) for place, one in enumerate(made[:_SHOWN]))
-        return SearchView(str(value.get("reason", "")), rows, max(0, len(made) - _SHOWN))
+        return SearchView(in_words(str(value.get("reason", ""))), rows, max(0, len(made) - _SHOWN))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -80,9 +81,9 @@ def _row(value: Mapping[str, Any], *, confirms: bool) -> ProbeRow:
     return ProbeRow(
         q.rate(q.number_or_none(value.get("target_qps"))),
         str(value.get("purpose", "")),
-        ended + why,
+        in_words(ended + why),
         q.count(q.number_or_none(value.get("n"))),
-        ", ".join(f"{q.count(q.number_or_none(count))} over {name}" for name, count in counts),
+        ", ".join(f"{q.count(q.number_or_none(count))} over {in_words(str(name))}" for name, count in counts),
         q.duration(q.number_or_none(value.get("seconds"))),
         confirms,
     )

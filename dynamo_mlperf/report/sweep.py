@@ -12,6 +12,7 @@ from rich.text import Text
 
 from dynamo_mlperf.report import quantities as q
 from dynamo_mlperf.report.svg import WIDTH, Plot, line, picture, rect, text, y_axis
+from dynamo_mlperf.report.words import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -119,7 +120,7 @@ def view_of(value: Mapping[str, Any]) -> SweepView:
     order = {name: place for place, name in enumerate(_list(value.get("order"))) if isinstance(name, str)}
     rows = [_row(one, value.get("winner")) for one in _list(value.get("splits")) if isinstance(one, dict)]
     skipped = [
-        (str(one.get("split", "")), str(one.get("reason", "")))
+        (str(one.get("split", "")), in_words(str(one.get("reason", ""))))
         for key in ("pruned", "not_measured")
         for one in _list(value.get(key))
         if isinstance(one, dict)
@@ -155,7 +156,7 @@ def _row(value: Mapping[str, Any], winner: object) -> SweepRow:
         value.get("located") is True,
         _word(value.get("binding_constraint")),
         _word(limits.get("role")),
-        str(limits.get("text", "")) if rate is not None else str(value.get("reason", "")),
+        in_words(str(limits.get("text", "") if rate is not None else value.get("reason", ""))),
         q.number_or_none(value.get("restarts")) or 0.0,
         q.number_or_none(value.get("engine_seconds")) or 0.0,
         winner == name,
@@ -163,7 +164,7 @@ def _row(value: Mapping[str, Any], winner: object) -> SweepRow:
 
 
 def _word(value: object) -> str:
-    return q.NO_VALUE if value is None else str(value)
+    return q.NO_VALUE if value is None else in_words(str(value))
 
 
 def _shares(value: Mapping[str, Any]) -> str:

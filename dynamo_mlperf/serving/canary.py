@@ -19,11 +19,14 @@ from dynamo_mlperf.serving.readiness import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from dynamo_mlperf.serving.http import Response
     from dynamo_mlperf.serving.readiness import Gate
+    from dynamo_mlperf.serving.supervisor import Supervisor
 
 CANARY_TOKENS = 24
+WARM_UP_REQUEST = "warm-up request"
 
 
 def read_all_counters(gate: Gate) -> dict[str, tuple[str, Counts]]:
@@ -143,25 +146,56 @@ def warm_up(gate: Gate, bodies: Sequence[bytes], in_flight: int) -> dict[str, An
         ServingError: One was not answered.
     """
     entrances = gate.endpoints.entrances
+    replies = send_through(gate.supervisor, entrances, bodies, in_flight, gate.request_s, gate.say, WARM_UP_REQUEST)
+    return {"requests": len(replies), "seconds": [round(reply.seconds, 3) for reply in replies]}
+
+
+def send_through(  # noqa: PLR0917 - one argument per independent decision
+    supervisor: Supervisor,
+    entrances: Sequence[tuple[str, int]],
+    bodies: Sequence[bytes],
+    in_flight: int,
+    request_s: float,
+    say: Callable[[str], None],
+    who: str,
+) -> list[Response]:
+    """Send bodies to the entrances in turn, `in_flight` at a time; every answer says something.
+
+    Args:
+        supervisor: Waits for the answers.
+        entrances: Host and port of each.
+        bodies: Streamed chat completions.
+        in_flight: How many at a time.
+        request_s: Seconds until one counts as not answered.
+        say: Is told how far it is.
+        who: For messages: what each request is.
+
+    Returns:
+        The answers in the order in which they came.
+
+    Raises:
+        ServingError: One was not answered, or its answer holds nothing.
+    """
     waiting = list(enumerate(bodies))
     running: list[tuple[int, Request]] = []
-    seconds: list[float] = []
+    replies: list[Response] = []
+
+    def told() -> str:
+        return f"{len(replies)} of {len(bodies)} {who}s answered"
 
     def turn() -> bool | None:
         while waiting and len(running) < in_flight:
             number, body = waiting.pop(0)
             address = entrances[number % len(entrances)]
-            running.append((number, Request(address, CHAT_PATH, body=body, timeout_s=gate.request_s)))
+            running.append((number, Request(address, CHAT_PATH, body=body, timeout_s=request_s)))
         for entry in list(running):
             response = entry[1].poll()
             if response is not None:
                 running.remove(entry)
-                answer_text(response, f"warm-up request {entry[0]}")
-                seconds.append(round(response.seconds, 3))
-        gate.say(f"{len(seconds)} of {len(bodies)} warm-up requests answered")
+                answer_text(response, f"{who} {entry[0]}")
+                replies.append(response)
+        say(told())
         return None if running or waiting else True
 
-    gate.supervisor.wait_for(
-        turn, gate.request_s * (len(bodies) + 1), lambda: f"{len(seconds)} of {len(bodies)} warm-up requests answered"
-    )
-    return {"requests": len(seconds), "seconds": seconds}
+    supervisor.wait_for(turn, request_s * (len(bodies) + 1), told)
+    return replies

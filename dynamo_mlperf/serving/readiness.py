@@ -124,8 +124,12 @@ def shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN_NAMES]) + (" ..." if len(names) > SHOWN_NAMES else "")
 
 
-def wait_until_healthy(gate: Gate) -> None:
+def wait_until_healthy(gate: Gate, known: Collection[str] = ()) -> None:
     """Until every worker's own health check says ready.
+
+    Args:
+        gate: The readiness gate.
+        known: Workers that were ready before and have served on: that they still are is no event.
 
     Raises:
         ServingError: The deadline went by; names the workers that are missing and their logs.
@@ -148,7 +152,8 @@ def wait_until_healthy(gate: Gate) -> None:
             next_look[name] = now + HEALTH_EVERY_S
             if serves_requests(response):
                 del missing[name]
-                gate.events.add("process_ready", process=name, seconds=round(now - started, 3))
+                if name not in known:
+                    gate.events.add("process_ready", process=name, seconds=round(now - started, 3))
         gate.say(
             f"{total - len(missing)} of {total} workers loaded"
             + (f", waiting for {shortened(list(missing))}" if missing else "")

@@ -1,8 +1,9 @@
-"""The allocation that a batch job holds: each service is a step of its own."""
+"""The allocation that a batch job, or its owner, holds: each service is a step of its own."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from dynamo_mlperf.process.allocation import Node
 from dynamo_mlperf.process.child import Child, adopt_orphans, kill_descendants
 from dynamo_mlperf.process.command import inherited_environment
 from dynamo_mlperf.process.programs import run_program
+from dynamo_mlperf.slurm.attach import live_job, refuse_neighbour, step_prefix
 from dynamo_mlperf.slurm.engine_step import changes_engines, engine_step
 from dynamo_mlperf.slurm.hostlist import expand
 
@@ -23,16 +25,23 @@ if TYPE_CHECKING:
 
 SLURM_ANSWER_S = 8.0
 SHOWN_HOSTS = 4
-_STEP_NAME = "dmp-"
 
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What Slurm says of the job that we run in."""
+    """The job that we run in.
+
+    Attributes:
+        job_id: Its id.
+        hosts: Its nodes in Slurm's order; of an allocation that we are attached to, those that are ours.
+        submit_dir: Where it was submitted from.
+        step: Our own step, as in `17.4`, where we are attached to a live allocation; else empty.
+    """
 
     job_id: str
     hosts: tuple[str, ...]
     submit_dir: str
+    step: str = ""
 
     @staticmethod
     def current(environment: Mapping[str, str]) -> SlurmJob:
@@ -56,6 +65,23 @@ class SlurmJob:
             )
         return SlurmJob(job_id, tuple(expand(node_list)), environment.get("SLURM_SUBMIT_DIR", os.getcwd()))  # noqa: PTH109
 
+    @staticmethod
+    def attached(environment: Mapping[str, str], hosts: Sequence[str], base_dir: str) -> SlurmJob:
+        """The job in which we are a step that was started from outside; such a step sees its own node alone.
+
+        Raises:
+            SetupError: We are no step.
+        """
+        job_id, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
+        if not job_id or not step:
+            raise SetupError("not a step of a Slurm job (no SLURM_STEP_ID)", "use --attach JOBID from outside the job")
+        return SlurmJob(job_id, tuple(hosts), base_dir, f"{job_id}.{step}")
+
+
+def new_token() -> str:
+    """Six hex digits that tell a run's steps from those of other runs in the same job."""
+    return secrets.token_hex(3)
+
 
 class SlurmAllocation:
     """The nodes of a Slurm job; a process on one of them is a step.
@@ -68,9 +94,12 @@ class SlurmAllocation:
     kind = "slurm"
     shares_memory = False
 
-    def __init__(self, job: SlurmJob, site: Site | None = None) -> None:
+    def __init__(self, job: SlurmJob, site: Site | None = None, token: str | None = None) -> None:
         adopt_orphans()
         self.job = job
+        # Another run may be under way in the same job: only steps of this name are ours to signal or to sweep.
+        self.token = token or new_token()
+        self._step_name = step_prefix(self.token)
         self._site = site
         self.nodes = tuple(Node(position, host, "", "", host) for position, host in enumerate(job.hosts))
         kept = ("SLURM_CONF", "SLURM_JOB_ID")
@@ -78,6 +107,15 @@ class SlurmAllocation:
             **inherited_environment(),
             **{name: os.environ[name] for name in kept if name in os.environ},
         }
+
+    def refuse_neighbours(self) -> None:
+        """Refuse to go on where another run has attached to the same nodes before us; no question in a batch job.
+
+        Raises:
+            SetupError: One has, or Slurm does not answer.
+        """
+        if self.job.step:
+            refuse_neighbour(live_job(self.job.job_id), self.token, self.job.hosts, self.job.step)
 
     def bind(self, nodes: Sequence[Node]) -> None:
         """Take in the nodes with the addresses that were found on them."""
@@ -102,7 +140,7 @@ class SlurmAllocation:
             "--ntasks=1",
             "--cpu-bind=none",
             f"--nodelist={self.nodes[command.node].host}",
-            f"--job-name={_STEP_NAME}{command.name}",
+            f"--job-name={self._step_name}{command.name}",
             *([] if command.agent else ["--input=none"]),
             "--kill-on-bad-exit=0",
             "--unbuffered",
@@ -135,7 +173,8 @@ class SlurmAllocation:
     def describe(self) -> str:
         """For people: what and where."""
         named = ", ".join(self.job.hosts[:SHOWN_HOSTS]) + (" ..." if len(self.job.hosts) > SHOWN_HOSTS else "")
-        return f"Slurm job {self.job.job_id} on {len(self.nodes)} nodes ({named})"
+        attached = f", attached as step {self.job.step}" if self.job.step else ""
+        return f"Slurm job {self.job.job_id} on {len(self.nodes)} nodes ({named}){attached}"
 
     def _scancel(self, children: Sequence[Child], number: signal.Signals) -> None:
         steps = self._steps()
@@ -151,8 +190,8 @@ class SlurmAllocation:
         found: dict[str, str] = {}
         for line in listing.splitlines():
             step, _, name = line.strip().partition(" ")
-            if name.strip().startswith(_STEP_NAME):
-                found[name.strip().removeprefix(_STEP_NAME)] = step
+            if name.strip().startswith(self._step_name):
+                found[name.strip().removeprefix(self._step_name)] = step
         return found
 
     def _ask(self, argv: list[str]) -> str:

@@ -6,6 +6,7 @@ Only a job that Slurm calls COMPLETED with 0:0 and that left a complete result i
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,18 @@ def outcome_of(run: Run, job: JobInfo | None, *, alive: bool = False) -> Outcome
     return _ended(run, job)
 
 
+def attached_outcome(run: Run, steps: set[str] | None) -> Outcome:
+    """How a run stands that is attached to a job, which tells nothing of it: the job goes on when the run has ended.
+
+    Args:
+        run: What its directory says.
+        steps: The steps that run; None where Slurm does not answer.
+    """
+    if run.finished is None and steps is None:
+        return Outcome("UNKNOWN", None, "Slurm does not answer")
+    return _on_this_machine(run, alive=run.finished is None and steps is not None and run.step in steps)
+
+
 def _on_this_machine(run: Run, *, alive: bool) -> Outcome:
     if alive:
         return Outcome("RUNNING", None)
@@ -90,7 +103,7 @@ def _contradiction(run: Run) -> str:
 
 def _forgotten(run: Run, job: JobInfo) -> Outcome:
     if not run.complete:
-        return Outcome("UNKNOWN", None, job.meaning.meaning)
+        return Outcome("UNKNOWN", None, job.reason or job.meaning.meaning)
     if text := _contradiction(run):
         return Outcome("FAILED", None, f"{text}; {job.meaning.meaning}", exit_code=run.finished or ExitCode.FAILED)
     told = _by_verdict(run, run.finished)
@@ -125,8 +138,8 @@ def _end_text(run: Run, job: JobInfo) -> str:
     parts = [job.meaning.meaning]
     if job.reason and job.reason not in {"NonZeroExitCode", job.state}:
         parts[0] += f" ({job.reason})"
-    if job.exit_code or job.signal:
-        parts.append(f"exit code {job.exit_code}" + (f", signal {job.signal}" if job.signal else ""))
+    if job.exit_code or _real_signal(job):
+        parts.append(f"exit code {job.exit_code}" + (f", signal {job.signal}" if _real_signal(job) else ""))
     if run.error:
         parts.append(run.error)
     elif run.verdict and run.verdict["verdict"] == "VALID":
@@ -137,9 +150,14 @@ def _end_text(run: Run, job: JobInfo) -> str:
 def _end_code(job: JobInfo) -> int:
     if job.exit_code:
         return job.exit_code
-    if job.signal or job.state == CANCELLED:
-        return 128 + (job.signal or 15)
+    if _real_signal(job) or job.state in {CANCELLED, "TIMEOUT"}:  # sacct notes both before the job's own end
+        return 128 + (_real_signal(job) or 15)
     return int(ExitCode.FAILED)
+
+
+def _real_signal(job: JobInfo) -> int:
+    """The signal that ended the job, 0 for none; Slurm writes OUT_OF_MEMORY as 0:125, and there is no such signal."""
+    return job.signal if job.signal < signal.NSIG else 0
 
 
 def _by_verdict(run: Run, code: int | None) -> Outcome:
@@ -177,6 +195,8 @@ def _because(job: JobInfo) -> str:
 
 
 def _warnings(job: JobInfo) -> tuple[str, ...]:
+    if job.step_out_of_memory:
+        return ("a step of the job ran out of memory (Slurm's derived exit code)",)
     if job.derived and job.derived != job.exit_code:
         return (f"a step of the job ended with {job.derived} (Slurm's derived exit code)",)
     return ()

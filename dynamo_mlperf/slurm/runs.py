@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _SHOWN = 120
-_SLURM = re.compile(r"Slurm job ([0-9]+)\b")
+LIVE_REHEARSAL = "run"
+"""The run directory inside what `rehearse --live` makes; that goes by the name of the directory around it."""
+_SLURM = re.compile(r"Slurm job ([0-9]+)\b(?:.*, attached as step ([0-9]+\.[0-9]+)$)?")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Run:
         name: Name of its directory.
         root: Its directory; it may not exist yet.
         job_id: Slurm's id of its job; empty for a run on this machine alone.
+        step: The step of its controller where it is attached to a job, as in `17.4`: the job outlives it. Else empty.
         began_t: When it was submitted or began, in seconds since the epoch; 0 when that is not known.
         present: Whether the directory is there.
         phase: The phase that runs, or the last one that did; empty before the first.
@@ -76,6 +79,7 @@ class Run:
     error: str = ""
     submitted: Submitted | None = None
     recorded_id: str = ""
+    step: str = ""
 
     @property
     def run_id(self) -> str:
@@ -100,7 +104,7 @@ def read_run(root: Path, submitted: Submitted | None = None) -> Run:
     error = next((str(event.get("what", "")) for event in events if event.get("event") == "error"), "")
     verdict = _object(paths.verdict)
     return Run(
-        root.name,
+        root.parent.name if is_live_rehearsal(root) else root.name,
         root,
         job_id,
         _seconds(begin.get("t")) or (submitted.submitted_t if submitted else 0.0),
@@ -114,7 +118,13 @@ def read_run(root: Path, submitted: Submitted | None = None) -> Run:
         error.split("\n")[0],
         submitted,
         str(begin.get("run") or ""),
+        (found[2] or "") if found else "",
     )
+
+
+def is_live_rehearsal(root: Path) -> bool:
+    """Whether a run directory is the one inside a directory of `rehearse --live`."""
+    return root.name == LIVE_REHEARSAL and (root.parent / "original.yaml").is_file()
 
 
 def _progress(paths: RunPaths) -> dict[str, Any] | None:
@@ -128,7 +138,8 @@ def list_runs(runs: Path) -> list[Run]:
     """All runs below `runs`, submitted ones included, oldest first."""
     submissions = {job.run_dir: job for job in read_submissions(runs).values()}
     found = {}
-    for path in sorted(runs.glob("*/events.jsonl")):
+    inside = (path for path in runs.glob(f"*/{LIVE_REHEARSAL}/events.jsonl") if is_live_rehearsal(path.parent))
+    for path in sorted([*runs.glob("*/events.jsonl"), *inside]):
         root = path.parent
         found[str(root.resolve())] = read_run(root, submissions.get(str(root.resolve())))
     found |= {run_dir: _waiting(job) for run_dir, job in submissions.items() if run_dir not in found}
@@ -160,7 +171,7 @@ def find_run(word: str, runs: Path) -> Run:
         found = [run for run in everything if run.name.startswith(f"{word}-")]
     if len(found) == 1:
         return found[0]
-    if not found and re.fullmatch(r"[0-9]+", word):
+    if not found and re.fullmatch(r"[0-9]+(_[0-9]+)?", word):
         return Run(f"job {word}", runs / f"job-{word}", word)
     names = [run.name for run in (found or everything)]
     if found:
@@ -174,6 +185,7 @@ def find_run(word: str, runs: Path) -> Run:
 
 def _directory(place: Path, runs: Path) -> Run:
     root = place.resolve()
+    root = inside if is_live_rehearsal(inside := root / LIVE_REHEARSAL) else root
     submitted = {job.run_dir: job for job in read_submissions(runs).values()}.get(str(root))
     if (root / "events.jsonl").is_file():
         return read_run(root, submitted)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.process.machine import controller_of
+from dynamo_mlperf.slurm.attach import live_steps
 from dynamo_mlperf.slurm.jobs import JobInfo, query_jobs
-from dynamo_mlperf.slurm.outcome import Outcome, outcome_of
+from dynamo_mlperf.slurm.outcome import Outcome, attached_outcome, outcome_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,7 @@ class Standing:
 
     Attributes:
         run: What its directory says.
-        job: What Slurm says; None for a run on this machine alone.
+        job: What Slurm says; None for a run on this machine alone, and for one that is attached to a job.
         outcome: Both together.
     """
 
@@ -51,16 +52,19 @@ class Standing:
 
 def standings(runs: Sequence[Run]) -> tuple[list[Standing], str]:
     """How the runs stand, and why Slurm could not be asked (empty when it could, or when there was nothing to ask)."""
-    job_ids = [run.job_id for run in runs if run.job_id]
+    job_ids = [run.job_id for run in runs if run.job_id and not run.step]
+    steps = live_steps(sorted({run.job_id for run in runs if run.step and run.finished is None}))
     problem, jobs = "", {}
     try:
         jobs = query_jobs(job_ids)
     except SetupError as error:
         problem = str(error)
-    return [_standing(run, jobs) for run in runs], problem
+    return [_standing(run, jobs, steps) for run in runs], problem
 
 
-def _standing(run: Run, jobs: dict[str, JobInfo]) -> Standing:
+def _standing(run: Run, jobs: dict[str, JobInfo], steps: set[str] | None) -> Standing:
+    if run.step:
+        return Standing(run, None, attached_outcome(run, steps))
     if run.job_id:
         job = jobs.get(run.job_id, JobInfo(run.job_id))
         return Standing(run, job, outcome_of(run, job))

@@ -198,6 +198,7 @@ def make_submission(
     site_argument: str | None = None,
     site_copy: SiteCopy | None = None,
     resume: str | None = None,
+    redo: bool = False,
     caller: Mapping[str, str] | None = None,
 ) -> Submission:
     """What `submit` sends.
@@ -213,6 +214,7 @@ def make_submission(
         site_argument: The `--site` that the job is to use, where the caller named one.
         site_copy: The site file as it is now; the job then reads this copy.
         resume: The run directory that the job is to go on with.
+        redo: Whether it looks again for answers found with other settings.
         caller: The caller's environment; default the process's own.
 
     Raises:
@@ -240,7 +242,7 @@ def make_submission(
         name,
         script,
         (*own, *added, *(Option(text, COMMAND_LINE) for text in more)),
-        _arguments(site_argument if site_copy is None else site_copy.place, nodes, resume),
+        _arguments(site_argument if site_copy is None else site_copy.place, nodes, resume, redo=redo),
         environment,
         tuple(sorted(seen - set(environment))),
         tuple(notes),
@@ -248,10 +250,10 @@ def make_submission(
     )
 
 
-def _arguments(site: str | None, nodes: int | None, resume: str | None) -> tuple[str, ...]:
+def _arguments(site: str | None, nodes: int | None, resume: str | None, *, redo: bool) -> tuple[str, ...]:
     """What the script gets as its own arguments."""
     given = (("--site", site), ("--nodes", str(nodes) if nodes else None), ("--resume", resume))
-    return tuple(word for name, value in given if value for word in (name, value))
+    return (*(word for name, value in given if value for word in (name, value)), *(("--redo",) if redo else ()))
 
 
 def _environment_names(caller: Mapping[str, str] | None) -> set[str]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import SetupError
@@ -21,7 +23,6 @@ from dynamo_mlperf.staging.use import in_use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from dynamo_mlperf.staging.manifest import Manifest
 
@@ -99,10 +100,12 @@ def _used_t(directory: Path) -> float:
 
 
 def _size_bytes(directory: Path) -> int:
+    """What it takes on the disk, as far as it is still there: others may remove it meanwhile, which `os.walk` bears."""
     found = 0
-    for path in directory.rglob("*"):
-        with suppress(OSError):
-            found += path.lstat().st_blocks * 512
+    for place, folders, files in os.walk(directory):
+        for name in (*folders, *files):
+            with suppress(OSError):
+                found += (Path(place) / name).lstat().st_blocks * 512
     return found
 
 

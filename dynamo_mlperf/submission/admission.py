@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf import __version__
-from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.errors import ConfigError, DynamoMlperfError
 from dynamo_mlperf.process.checkout import own_commit
 from dynamo_mlperf.submission.consistency import runs_of, shared_findings
 from dynamo_mlperf.submission.finding import Finding
@@ -13,20 +13,29 @@ from dynamo_mlperf.submission.gate import scenario_findings
 from dynamo_mlperf.submission.performance import class_of, judge_performance
 from dynamo_mlperf.submission.proofs import accuracy_findings, compliance_findings
 from dynamo_mlperf.submission.records import PERFORMANCE
+from dynamo_mlperf.submission.rescoring import SCORED, score_again
 from dynamo_mlperf.submission.scenario import Judged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from dynamo_mlperf.benchmark.rounds import Round
+    from dynamo_mlperf.benchmark.shapes import Benchmark
     from dynamo_mlperf.record import Verdict
     from dynamo_mlperf.submission.description import System
     from dynamo_mlperf.submission.records import Run
+    from dynamo_mlperf.submission.rescoring import Rescoring
     from dynamo_mlperf.submission.results import Result
 
 
 def admit(
-    results: Sequence[Result], system: System, rules_round: Round, say: Callable[[str], None], *, rehearsal: bool
+    results: Sequence[Result],
+    system: System,
+    rules_round: Round,
+    say: Callable[[str], None],
+    how: Rescoring,
+    *,
+    rehearsal: bool,
 ) -> tuple[list[Judged], list[Finding]]:
     """The results, judged anew, and every reason why they cannot be packaged together.
 
@@ -35,9 +44,10 @@ def admit(
         system: The site's description.
         rules_round: The round of the submission.
         say: Told what is being looked at.
+        how: How scores are made again.
         rehearsal: Whether the runs are meant to be rehearsals.
     """
-    judged, findings = _judge_all(results, rules_round, say)
+    judged, findings = _judge_all(results, rules_round, say, how)
     runs = runs_of(results)
     findings += [
         *_classes(results, judged, rehearsal=rehearsal),
@@ -50,7 +60,7 @@ def admit(
 
 
 def _judge_all(
-    results: Sequence[Result], rules_round: Round, say: Callable[[str], None]
+    results: Sequence[Result], rules_round: Round, say: Callable[[str], None], how: Rescoring
 ) -> tuple[list[Judged], list[Finding]]:
     """Every result judged anew; those that passed, and why the others did not."""
     judged: list[Judged] = []
@@ -71,10 +81,33 @@ def _judge_all(
         else:
             verdict, more = judge_performance(result.performance)
             findings += more
-        findings += [*accuracy_findings(result, rules), *compliance_findings(result, rules)]
+        wrong = [*accuracy_findings(result, rules), *compliance_findings(result, rules)]
+        # Answers that are not the test's own are not worth scoring.
+        said, more = ({}, []) if wrong else _score_again(result, rules, how, say)
+        findings += [*wrong, *more]
         if verdict is not None:
-            judged.append(Judged(result, rules, verdict))
+            judged.append(Judged(result, rules, verdict, said))
     return judged, findings
+
+
+def _score_again(
+    result: Result, rules: Benchmark, how: Rescoring, say: Callable[[str], None]
+) -> tuple[dict[str, str], list[Finding]]:
+    """What became of the scores of each test that has some, and what stands in the way."""
+    said: dict[str, str] = {}
+    findings: list[Finding] = []
+    for name in (name for name in SCORED if name in result.tests):
+        record = result.tests[name]
+        try:
+            again = score_again(record, rules, how)
+        except DynamoMlperfError as problem:
+            action = problem.action or f"run {name} again"
+            findings.append(Finding(record.run.name, record.what, "records to score again", problem.what, action))
+            continue
+        said[name] = again.said
+        findings += again.findings
+        say(f"{record.what}: {again.said}")
+    return said, findings
 
 
 def hopeless(results: Sequence[Result], *, rehearsal: bool) -> list[Finding]:

@@ -16,6 +16,7 @@ from dynamo_mlperf.submission.description import KEYS, MUST_BE_FILLED
 from dynamo_mlperf.submission.finding import Finding
 from dynamo_mlperf.submission.gate_scenario import ScenarioGate, config_says_so, parse_json, unknown_benchmark
 from dynamo_mlperf.submission.manifest import changed_files, is_evidence
+from dynamo_mlperf.submission.rescoring import scores_as_recorded
 from dynamo_mlperf.submission.secret_scan import secrets_in
 from dynamo_mlperf.submission.twice import used_twice
 
@@ -66,6 +67,7 @@ def check_tree(tree: Path, round_name: str, *, rehearsal: bool = False) -> Gate:
         raise ConfigError(f"{tree} is no submission: no folder below {division}", "name the folder that holds closed/")
     findings: list[Finding] = []
     results: list[str] = []
+    notes = [f"not checked: {tree / name}" for name in _NOT_OURS if (tree / name).is_dir()]
     for folder in submitters:
         part = _SubmitterGate(layout.Submitter(folder), rules_round, rehearsal=rehearsal)
         try:
@@ -74,7 +76,7 @@ def check_tree(tree: Path, round_name: str, *, rehearsal: bool = False) -> Gate:
             where, why = str(problem.filename or folder), problem.strerror or str(problem)
             findings.append(Finding(where, "files", "files that can be read", why, "package the runs again"))
         results += part.results
-    notes = [f"not checked: {tree / name}" for name in _NOT_OURS if (tree / name).is_dir()]
+        notes += part.notes
     return Gate(tuple(dict.fromkeys(findings)), tuple(notes), tuple(results))
 
 
@@ -83,11 +85,12 @@ def _folders(place: Path) -> list[Path]:
 
 
 class _SubmitterGate:
-    """One submitter's part; `results` is filled by `findings`."""
+    """One submitter's part; `results` and `notes` are filled by `findings`."""
 
     def __init__(self, part: layout.Submitter, rules_round: Round, *, rehearsal: bool) -> None:
         self._part, self._round, self._rehearsal = part, rules_round, rehearsal
         self.results: list[str] = []
+        self.notes: list[str] = []
 
     def findings(self) -> Iterator[Finding]:
         root = self._part.root
@@ -174,6 +177,7 @@ class _SubmitterGate:
                 yield Finding(str(scenario), "scenario", wanted, scenario.name, "name the folder as the rules do")
                 continue
             self.results.append(str(scenario.relative_to(self._part.root.parent)).replace("/results/", "/", 1))
+            self.notes += [f"{self.results[-1]}: {note}" for note in scores_as_recorded(scenario / layout.RECORD)]
             yield from ScenarioGate(scenario, rules, self._round, ours=ours, rehearsal=self._rehearsal).findings()
         yield from scenario_findings(str(folder), names)
 

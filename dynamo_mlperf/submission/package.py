@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from dynamo_mlperf.submission.consistency import runs_of
 from dynamo_mlperf.submission.description import folder_name, read_description
 from dynamo_mlperf.submission.finding import RefusedError
 from dynamo_mlperf.submission.nodes import nodes_of
+from dynamo_mlperf.submission.rescoring import Rescoring
 from dynamo_mlperf.submission.results import collect
 from dynamo_mlperf.submission.system_json import system_json
 
@@ -37,6 +38,7 @@ class PackageRequest:
         out: The tree; must not exist, or be a tree that this made.
         rehearsal: Whether the runs are rehearsals, and the tree is to be one.
         replace: Whether a tree of other content may be replaced, as a whole.
+        rescoring: How scores are made again.
     """
 
     runs: tuple[Path, ...]
@@ -45,6 +47,7 @@ class PackageRequest:
     out: Path
     rehearsal: bool = False
     replace: bool = False
+    rescoring: Rescoring = field(default_factory=Rescoring)
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ def package(request: PackageRequest, say: Callable[[str], None] = lambda _text: 
     if wrong := hopeless(results, rehearsal=request.rehearsal):
         raise _refused([*findings, *wrong])
     system, calibration = read_description(request.description)
-    judged, more = admit(results, system, round_of(CURRENT), say, rehearsal=request.rehearsal)
+    judged, more = admit(results, system, round_of(CURRENT), say, request.rescoring, rehearsal=request.rehearsal)
     findings += more
     runs = runs_of(results)
     nodes = [nodes_of(run) for run in runs]
@@ -150,6 +153,7 @@ def _answer(request: PackageRequest, content: Content, *, changed: bool) -> Pack
             "completed_qps": entry.verdict.completed_qps,
             "tokens_per_second": entry.verdict.tokens_per_second,
             "scores": dict(entry.scores().metrics),
+            "scored_again": entry.rescored,
             "runs": [run.name for run in entry.result.runs],
         }
         for entry in content.judged

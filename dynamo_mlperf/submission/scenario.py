@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.accuracy.answers import ACCURACY_LOG
@@ -33,11 +33,19 @@ _HASH = "hash="
 
 @dataclass(frozen=True)
 class Judged:
-    """A result that nothing stands in the way of."""
+    """A result that nothing stands in the way of.
+
+    Attributes:
+        result: Its tests.
+        rules: Its benchmark.
+        verdict: Its performance test, judged anew.
+        rescored: By test, whether and how its scores were made again.
+    """
 
     result: Result
     rules: Benchmark
     verdict: Verdict
+    rescored: dict[str, str] = field(default_factory=dict)
 
     @property
     def performance(self) -> TestRecord:
@@ -74,7 +82,9 @@ def write_scenario(place: Path, judged: Judged, system: System, *, rehearsal: bo
     if rehearsal:
         measured[marks.CLASS_KEY] = f"rehearsal ({marks.NOTE})"
     _write_json(place / layout.MEASUREMENTS, measured)
-    text = readme(result, judged.verdict, system, dict(judged.scores().metrics), rehearsal=rehearsal)
+    scores = {name: f"{value:g}" for name, value in judged.scores().metrics.items()}
+    scores |= {f"scores of {name}": said for name, said in judged.rescored.items()}
+    text = readme(result, judged.verdict, system, scores, rehearsal=rehearsal)
     (place / layout.README).write_text(text)
     (place / layout.RECORD).parent.mkdir()
     _write_json(place / layout.RECORD, _record(judged, originals))
@@ -177,6 +187,7 @@ def _record(judged: Judged, originals: dict[str, str]) -> dict[str, Any]:
         "split": run.plan.get("split"),
         "disaggregation": asdict(verdict.transfer) if verdict.transfer else None,
         "tests": tests,
+        "scored_again": judged.rescored,
         "originals_sha256": originals,
         "versions": run.versions,
     }

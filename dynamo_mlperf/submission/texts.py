@@ -42,7 +42,7 @@ _VERSIONS = (
 )
 
 
-def readme(result: Result, verdict: Verdict, system: System, scores: dict[str, float], *, rehearsal: bool) -> str:
+def readme(result: Result, verdict: Verdict, system: System, scores: dict[str, str], *, rehearsal: bool) -> str:
     """README.md of one scenario: what was measured, by which commands and by which file."""
     run = result.runs[0]
     parts = [
@@ -57,7 +57,7 @@ def readme(result: Result, verdict: Verdict, system: System, scores: dict[str, f
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _figures(verdict: Verdict, scores: dict[str, float]) -> list[str]:
+def _figures(verdict: Verdict, scores: dict[str, str]) -> list[str]:
     rows = [
         ("completed", f"{verdict.completed_qps:g} per second" if verdict.completed_qps is not None else "not measured"),
         ("requests", f"{verdict.requests}, {verdict.failed_requests} failed"),
@@ -69,8 +69,7 @@ def _figures(verdict: Verdict, scores: dict[str, float]) -> list[str]:
         (f"{name} p{latency.percentile * 100:g}", f"{latency.at_percentile:.1f} ms, limit {latency.limit:g} ms")
         for name, latency in verdict.latency_p99_ms.items()
     ]
-    rows += [(name, f"{value:g}") for name, value in scores.items()]
-    return ["## Result", *_table(rows)]
+    return ["## Result", *_table([*rows, *scores.items()])]
 
 
 def _table(rows: Iterable[tuple[str, str]]) -> Iterator[str]:

@@ -162,7 +162,7 @@ def _counted(nodes: int) -> str:
 
 
 def scaled(topology: Topology, nodes: int) -> Topology:
-    """The same deployment on another node count, with the workers of each role in proportion.
+    """The same deployment on another node count, with the workers of each role in proportion, listed splits too.
 
     A dedicated head stays one node; the others scale.
 
@@ -172,9 +172,11 @@ def scaled(topology: Topology, nodes: int) -> Topology:
     """
     if not 1 <= nodes <= MAX_NODES:
         raise ConfigError(f"{topology.name}: wanted 1 to {MAX_NODES} nodes, got {nodes}", "another --nodes")
+    from dynamo_mlperf.topology.sweeping import scaled_sweep
+
     counts = _in_proportion(topology, nodes)
     if counts is not None:
-        return with_workers(topology, counts, nodes)
+        return with_workers(topology, counts, nodes).model_copy(update={"sweep": scaled_sweep(topology, nodes)})
     split = split_text(topology, workers_of(topology))
     working = _working_counts(topology, nodes)
     raise ConfigError(

@@ -15,6 +15,13 @@ from dynamo_mlperf.topology.strict import StrictModel
 SCORED_BY_ENDPOINTS = ("qwen3-vl-235b-a22b",)
 """Benchmarks whose accuracy phase endpoints scores without an evaluator that is fetched from elsewhere."""
 
+NOT_SCORED_BY_ENDPOINTS = {
+    "gpt-oss-120b": "its LiveCodeBench scorer asks a container that the endpoints package does not bring",
+    "deepseek-r1": "its scorer is a project of its own with submodules, which the endpoints package does not bring",
+}
+"""Why not the others, whose endpoints form round v6.1 takes (`ENDPOINTS_ALLOWED_MODELS` of mlcommons/inference
+b66003e1; `evaluation/scoring.py` of mlcommons/endpoints ea332753)."""
+
 _MAX_QPS = 1e6
 _LEAST_S = 0.1
 
@@ -102,9 +109,10 @@ class Measure(StrictModel):
         if self.compliance:
             raise ValueError("compliance tests are LoadGen's; write compliance: true in a file with client: loadgen")
         if self.accuracy and self.benchmark not in SCORED_BY_ENDPOINTS:
-            known = ", ".join(SCORED_BY_ENDPOINTS)
+            why = NOT_SCORED_BY_ENDPOINTS[self.benchmark]
             raise ValueError(
-                f"endpoints scores the accuracy of {known} alone; write accuracy: true in a file with client: loadgen"
+                f"endpoints by itself cannot score the accuracy of {self.benchmark}: {why}; a submission has one "
+                "client, so write client: loadgen for performance and accuracy"
             )
         return self
 

@@ -18,6 +18,8 @@ from dynamo_mlperf.topology.capacity import (
 )
 from dynamo_mlperf.topology.engines import pair_warnings
 from dynamo_mlperf.topology.layout import Slots, ground_of
+from dynamo_mlperf.topology.role_splits import with_split
+from dynamo_mlperf.topology.sweeping import splits_of
 
 if TYPE_CHECKING:
     from dynamo_mlperf.topology.spec import Role, RoleName, Topology
@@ -196,8 +198,8 @@ def _warnings(topology: Topology, workers: tuple[Worker, ...]) -> tuple[str, ...
     empty = [
         node for node in range(topology.nodes.count - topology.worker_nodes, topology.nodes.count) if node not in used
     ]
-    enough = fewest_nodes(topology) if empty else None
-    if empty:
+    enough = _nodes_of_all_splits(topology) if empty else None
+    if empty and (topology.sweep is None or enough != topology.nodes.count):
         named = f"node{'s' if len(empty) > 1 else ''} {_ranges(empty)}"
         found.append(f"no worker on {named}; nodes.count: {enough} holds the same workers")
     for name, role in topology.roles.present():
@@ -206,6 +208,14 @@ def _warnings(topology: Topology, workers: tuple[Worker, ...]) -> tuple[str, ...
             found.append(f"roles.{name}: vllm starts {ranks} ranks per worker, on {role.gpus} GPUs by this plan")
     found += pair_warnings(topology)
     return tuple(found)
+
+
+def _nodes_of_all_splits(topology: Topology) -> int | None:
+    """The smallest node count that holds the workers, those of each split of a sweep; None when no count does."""
+    if topology.sweep is None:
+        return fewest_nodes(topology)
+    needed = [fewest_nodes(with_split(topology, split)) for split in splits_of(topology)]
+    return None if None in needed else max(filter(None, needed))
 
 
 def _ranges(ascending: list[int]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -15,6 +15,7 @@ from dynamo_mlperf.topology.spec import ROLE_LETTERS, Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from fractions import Fraction
 
     from dynamo_mlperf.topology.spec import RoleName, Topology
 
@@ -85,6 +86,15 @@ def parse_split(text: str, topology: Topology) -> RoleSplit:
     if [count.role for count in counts] != list(given):
         letters = "".join(f"n{ROLE_LETTERS[name]}" for name in given)
         raise ConfigError(f"split {text}: the file's roles are {' and '.join(given)}", f"write splits as {letters}")
+    return _named(topology, counts)
+
+
+def times(split: RoleSplit, ratio: Fraction, topology: Topology) -> RoleSplit | None:
+    """The split with that many times its workers of each role; None where they are no whole numbers above 0."""
+    scaled = [count.workers * ratio for count in split.counts]
+    if any(count.denominator != 1 or count < 1 for count in scaled):
+        return None
+    counts = [replace(one, workers=int(count)) for one, count in zip(split.counts, scaled, strict=True)]
     return _named(topology, counts)
 
 

@@ -318,6 +318,10 @@ def _rate_problems(topology: Topology) -> list[Problem]:
     if topology.sweep is not None and topology.sweep.rates is not None and topology.measure.client != "loadgen":
         text = "given rates are run with LoadGen; leave rates out, so that each split is searched, or client: loadgen"
         return [Problem(("sweep", "rates"), text)]
+    given = topology.sweep is not None and topology.sweep.rates is not None
+    if given and topology.search is not None and topology.search.prediction is not None:
+        text = "with sweep.rates nothing is searched; leave it out, or name it as sweep.prediction, for the order"
+        return [Problem(("search", "prediction"), text)]
     if topology.measure.target_qps is not None or topology.finds_rate:
         return []
     text = "missing; write target_qps: 10 (queries per second), or search: at the top level to find the highest rate"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -69,6 +70,32 @@ class Sweep(StrictModel):
         if self.rates is not None and self.time_budget_s is not None:
             raise ValueError("rates and time_budget_s are both given; the budget is for searches, leave one out")
         return self
+
+
+def scaled_sweep(topology: Topology, nodes: int) -> Sweep | None:
+    """The file's `sweep:` with the workers of each listed split in proportion to another node count.
+
+    Raises:
+        ConfigError: One leaves no whole number of workers; names node counts that work for all.
+    """
+    from dynamo_mlperf.topology.role_splits import parse_split, times
+
+    block, head = topology.sweep, topology.nodes.count - topology.worker_nodes
+    if block is None or block.splits == [EVERY]:
+        return block
+    ratio = Fraction(nodes - head, topology.worker_nodes)
+    found = []
+    for text in block.splits:
+        split = times(parse_split(text, topology), ratio, topology)
+        if split is None:
+            near = max(1, int(ratio))
+            working = ", ".join(str(head + count * topology.worker_nodes) for count in (near, near + 1))
+            raise ConfigError(
+                f"sweep.splits: {text} on {topology.nodes.count} nodes does not scale to {nodes} in whole workers",
+                f"--nodes {working}, or without --nodes list splits of that node count in a file for it",
+            )
+        found.append(split.name)
+    return block.model_copy(update={"splits": found})
 
 
 SweepBlock = Annotated[Sweep | None, BeforeValidator(_all_defaults)]

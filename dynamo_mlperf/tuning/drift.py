@@ -15,6 +15,7 @@ STALE_S = 3600.0
 """Engine seconds after which a confirmed rate is looked at again before it is the answer."""
 STILL = "does it still hold?"
 AGAIN = "repeat of a bad probe where a good one was expected"
+ABOVE = "to find a rate that fails"
 CHECK_SHARE = 0.12
 """Share of a full run that a check for drift lasts where nothing has changed."""
 DRIFT_SIGMA = 0.03

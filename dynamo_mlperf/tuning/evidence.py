@@ -25,6 +25,7 @@ _BATCHES_S = (10.0, 40.0)
 _PRIOR_DISPERSION, _PRIOR_BATCHES = 3.0, 4.0
 _LEAST_DISPERSION, _MOST_DISPERSION = 2.0, 5.0
 _FEW_COUNTS = 5
+_PLAINLY = 1.3
 _FEWEST_SERVED = 40
 
 
@@ -34,7 +35,8 @@ class Evidence:
 
     Attributes:
         rate: target_qps.
-        queries: Completed queries of the settled part (of all of the run, for one that ran to its end).
+        queries: Queries of the settled part whose side of the limit is certain: completed ones, and some in flight (all
+            of the run, for one that ran to its end).
         over: Those of them over the limit.
         dispersion: Variance over mean of the counts.
         share_run: Share of the planned run that was seen.
@@ -87,7 +89,7 @@ def gather(record: ProbeRecord, constraint: str, now_s: float, *, changed: bool 
     """The evidence of a probe for one constraint; `changed`: the system was seen to be another one since."""
     age_s = max(0.0, now_s - record.begin_s - record.cost_s)
     moved = DRIFT_SIGMA if changed or age_s > STALE_S else 0.0
-    table = np.array([(each.t_s, each.completed, each.over.get(constraint, 0)) for each in record.samples], float)
+    table = np.array([(each.t_s, each.known(constraint), each.over_of(constraint)) for each in record.samples], float)
     table = table.reshape(-1, 3)
     ramp = table[table[:, 0] <= RAMP_SHARE * record.planned_s + 1e-9] if len(table) else table
     if len(ramp) == len(table):  # stopped within the ramp: that is all there is
@@ -122,6 +124,19 @@ def backlog_grows(record: ProbeRecord) -> bool:
     flying = np.array([each.issued - each.completed for each in late], float)
     before, after = float(flying[:third].mean()), float(flying[-third:].mean())
     return after - before > 2.5 * np.sqrt(max(before, 1.0) / min(third, 4)) and after > 1.1 * before
+
+
+def shows_failure(record: ProbeRecord, share: float) -> bool:
+    """Whether a probe's own counts say that its rate fails, whatever the others make likely.
+
+    Args:
+        record: The probe.
+        share: Share of queries that may be over a limit.
+    """
+    if backlog_grows(record) or served_qps(record) is not None:
+        return True
+    each = [gather(record, name, 0.0) for name in record.constraints]
+    return any(one.over + one.ramp_over > _PLAINLY * share * (one.queries + one.ramp_queries) for one in each)
 
 
 def served_qps(record: ProbeRecord) -> tuple[float, float] | None:

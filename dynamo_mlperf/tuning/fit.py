@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 EVEN_ODDS_RISK = 0.08
 """Probability, at most, with which the rate to confirm may be one that a repeat fails with more than even odds."""
 _FADE_SHARE, _MARGIN = 0.7, 1.0
-_MOST_FADE = 0.04
+_MOST_FADE, _FADE_BY_CHANCE = 0.04, 2.2
 _EXPLORE = 0.43
 _BLIND_CENTRE_QPS, _BLIND_SIGMA = 30.0, 2.0
-_TOP_QPS = 300_000.0
 _PREDICTION_SIGMA, _PREDICTION_DOUBT = 0.12, 0.15
 
 
@@ -36,12 +35,14 @@ class Outlook:
         confirm: Rate to confirm: the estimate, but no higher than the risk of even odds allows.
         doubt: Half the width of the middle 70 % of that estimate, in log rate.
         even: Best estimate of the rate that passes with even odds.
+        queries: Queries of a full run near it.
     """
 
     rate: float
     confirm: float
     doubt: float
     even: float
+    queries: float
 
     def closeness(self, tolerance: float) -> float:
         """How close, in log rate, a rate has to be to the estimate to count as located.
@@ -51,10 +52,18 @@ class Outlook:
         """
         return max(tolerance, min(_FADE_SHARE * math.log(self.even / self.rate), _MOST_FADE))
 
+    def claim(self, tolerance: float) -> float:
+        """The same for what is said to be located: no wider than the chance of so many queries makes it.
+
+        Where many queries count and passing seems to fade out slowly all the same, the fitted line is nearly flat:
+        that is little knowledge, not a wide range.
+        """
+        return min(self.closeness(tolerance), max(tolerance, _FADE_BY_CHANCE / math.sqrt(max(self.queries, 1.0))))
+
 
 def prior_of(settings: SearchSettings) -> Prior:
     """The belief before any probe: a prediction if there is one, else the range, else a guess over decades."""
-    low, high = math.log(settings.lowest_qps), math.log(settings.high or _TOP_QPS)
+    low, high = math.log(settings.lowest_qps), math.log(settings.highest_qps)
     if settings.start is not None:
         centre, sigma, wide = math.log(settings.start), _PREDICTION_SIGMA, _PREDICTION_DOUBT
     elif settings.high is not None and settings.low is not None:
@@ -103,7 +112,13 @@ class Fit:
         rate = quantile(wanted, weights, _EXPLORE)
         spread = (quantile(wanted, weights, 0.85) - quantile(wanted, weights, 0.15)) / 2.0
         confirm = min(rate, quantile(even, weights, EVEN_ODDS_RISK)) - _MARGIN * settings.tolerance
-        return Outlook(math.exp(rate), math.exp(confirm), spread, math.exp(quantile(even, weights, 0.5)))
+        return Outlook(
+            math.exp(rate),
+            math.exp(confirm),
+            spread,
+            math.exp(quantile(even, weights, 0.5)),
+            settings.run_queries(math.exp(rate)),
+        )
 
     def outlook(self) -> tuple[Outlook, str]:
         """The outlook of the constraint that binds, with its name; the others bound what may be confirmed."""
@@ -139,7 +154,7 @@ def _lowest(each: dict[str, Outlook]) -> tuple[Outlook, str]:
     name = min(each, key=lambda key: (each[key].rate, key))
     best = each[name]
     confirm = min(outlook.confirm for outlook in each.values())
-    return Outlook(best.rate, confirm, best.doubt, best.even), name
+    return replace(best, confirm=confirm), name
 
 
 def within_limits(record: ProbeRecord, settings: SearchSettings) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.tuning.evidence import backlog_grows, gather, served_qps
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _HOPELESS = 0.03
 _PLAIN_SHARE = 0.5
+_FLAT_PROBES, _FLAT_SPAN, _FLAT_SHARE, _FLAT_FALL = 4, 1.5, 1.3, 0.5
 _DIAGNOSIS = "does any rate pass?"
 _LOWER = "give a lower --low (search: {low: ...}) if such a rate is of use; else serve it faster"
 
@@ -31,6 +33,30 @@ def plainly_over(record: ProbeRecord) -> str | None:
     return None
 
 
+def flatly_over(history: History, settings: SearchSettings) -> str:
+    """What shows that the share over a limit does not fall with the rate; empty where it may.
+
+    At least four probes that all failed, over rates a factor of 1.5 apart or more, while the system kept up.
+    """
+    kept_up = [each for each in history if served_qps(each) is None and not backlog_grows(each) and each.samples]
+    rates = sorted(each.rate for each in kept_up)
+    if len(kept_up) < _FLAT_PROBES or rates[-1] < _FLAT_SPAN * rates[0]:
+        return ""
+    if not all(_bad(each, settings) for each in history):
+        return ""
+    for name in kept_up[-1].constraints:
+        each = [gather(record, name, 0.0) for record in sorted(kept_up, key=lambda record: record.rate)]
+        shares = [(one.over + one.ramp_over) / max(one.queries + one.ramp_queries, 1.0) for one in each]
+        middle = len(shares) // 2
+        low, high = statistics.mean(shares[:middle]), statistics.mean(shares[middle:])
+        if min(shares) > _FLAT_SHARE * (1.0 - settings.percentile) and low > _FLAT_FALL * high:
+            return (
+                f"from {rates[0]:.4g} to {rates[-1]:.4g} QPS {100 * min(shares):.2g} to {100 * max(shares):.2g} % "
+                f"of the queries are over the {name} limit, hardly fewer where the rate is lower"
+            )
+    return ""
+
+
 def no_answer_below(
     history: History, settings: SearchSettings, fit: Fit, outlook: Outlook, binding: str
 ) -> NoAnswer | Probe | None:
@@ -39,18 +65,21 @@ def no_answer_below(
     run_s = settings.run_s(lowest)
     at_lowest = [record for record in history if record.rate <= 1.001 * lowest and record.purpose != _DIAGNOSIS]
     good_one = any(not _bad(record, settings) and record.seconds > 0 for record in history)
+    flat = flatly_over(history, settings)
     over = None if good_one else plainly_over(history[-1])
     hopeless = fit.holds_probability(lowest) < _HOPELESS or outlook.even < 0.9 * lowest
-    if not hopeless and not (over and not at_lowest):
+    if not hopeless and not flat and not (over and not at_lowest):
         return None
     if any(not _bad(record, settings) for record in at_lowest):
         return None
-    if len(at_lowest) < (1 if over else 2):
-        return Probe(lowest, run_s, run_s, must_finish=False, purpose="the lowest rate")
+    if len(at_lowest) < (1 if over or flat else 2):
+        return Probe(lowest, run_s, run_s, must_finish=bool(flat), purpose="the lowest rate")
     last = at_lowest[-1]
     said = f"{last.rate:.4g} QPS, the lowest rate that may be an answer, is over the {over or binding} limit"
     if settings.padded or (settings.low is not None and settings.low > settings.floor_qps):
         return NoAnswer("impossible", f"no rate from {lowest:.4g} QPS up passes: {said}", _LOWER, binding)
+    if flat:
+        return NoAnswer("impossible", f"{said}; {flat}", "serve it faster, or check the limit", binding)
     return _look_below(history, settings, said, binding)
 
 

@@ -44,8 +44,8 @@ _LAST_WORDS = 300
 
 
 def stall_limit_s(planned_s: float) -> float:
-    """Seconds without a new line after which a probe counts as hung: a quarter of its length, from 20 to 150."""
-    return min(max(planned_s / 4.0, 20.0), 150.0)
+    """Seconds without a new line after which a probe counts as hung: a quarter of its length, from 45 to 150."""
+    return min(max(planned_s / 4.0, 45.0), 150.0)
 
 
 def long_enough(final: Final, planned_s: float) -> bool:

@@ -12,6 +12,7 @@ Rule = Literal["loadgen", "endpoints"]
 """Whose early-stopping rule judges: LoadGen allows t of n over the limit, endpoints one fewer."""
 
 _A_LITTLE_LOWER = 0.97
+_TOP_QPS = 300_000.0
 _LONGEST_RUN = 20.0
 """Runs that are padded to whole data sets last longer the lower the rate; this many shortest runs at most."""
 
@@ -25,7 +26,7 @@ class SearchSettings:
         percentile: The judged percentile as a fraction, for example 0.99.
         tolerance: How closely the answer is located, as a share of the rate.
         low: Lowest target_qps that is probed; None = the lowest that a full run can certify.
-        high: Highest target_qps that is probed; None = no bound.
+        high: Highest target_qps that is probed; None = 300,000.
         start: A predicted answer in target_qps; None = no prediction.
         min_queries: Fewest queries that a full run must hold, beyond what the percentile itself asks for.
         time_budget_s: Engine time in seconds that the whole search may take; None = no bound.
@@ -100,6 +101,11 @@ class SearchSettings:
         """Lowest target_qps that can be an answer."""
         return max(self.floor_qps, self.low or 0.0)
 
+    @property
+    def highest_qps(self) -> float:
+        """Highest target_qps that is probed."""
+        return self.high or _TOP_QPS
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -110,12 +116,24 @@ class Sample:
         issued: Queries issued.
         completed: Queries completed.
         over: Constraint -> completed queries over its limit.
+        over_in_flight: Constraint -> queries in flight that are over its limit however they end.
+        known_in_flight: Constraint -> queries in flight of which that is certain, either way.
     """
 
     t_s: float
     issued: int
     completed: int
     over: dict[str, int] = field(default_factory=dict, hash=False)
+    over_in_flight: dict[str, int] = field(default_factory=dict, hash=False)
+    known_in_flight: dict[str, int] = field(default_factory=dict, hash=False)
+
+    def known(self, constraint: str) -> int:
+        """Queries whose side of the limit is certain: completed ones, and some that are in flight."""
+        return self.completed + self.known_in_flight.get(constraint, 0)
+
+    def over_of(self, constraint: str) -> int:
+        """Those of them that are over it."""
+        return self.over.get(constraint, 0) + self.over_in_flight.get(constraint, 0)
 
 
 @dataclass(frozen=True)
@@ -205,8 +223,11 @@ def extra_s(history: History, settings: SearchSettings) -> float:
 
 
 def confirm_s(settings: SearchSettings, rate: float) -> float:
-    """Length in seconds of the run that will confirm a rate near this one; a little lower it may be longer."""
-    return settings.run_s(_A_LITTLE_LOWER * rate)
+    """Length in seconds of the run that will confirm a rate near this one; a little lower it may be longer.
+
+    Outside of the range nothing is confirmed, wherever the estimate is.
+    """
+    return settings.run_s(max(min(_A_LITTLE_LOWER * rate, settings.high or math.inf), settings.lowest_qps))
 
 
 @dataclass(frozen=True)
@@ -235,7 +256,7 @@ class Answer:
     Attributes:
         rate: The answer in target_qps.
         probe: Index of the full-length VALID run that confirms it.
-        located: Whether the highest such rate is within the tolerance of it; False where time ran out before.
+        located: Whether nothing much higher holds: a rate not far above was seen to fail, and the estimate is near.
         binding: The constraint that limits the rate; None where the upper end of the range passes.
         pass_probability: Fitted probability that a repeat passes.
         reason: Why this is the answer.

@@ -62,12 +62,14 @@ class Law:
     Attributes:
         coefficients: In ms, one per term.
         error: Median of the absolute relative error.
+        held_out: The same of queries that a law was not fitted to: every second one told by the law of the others.
         points: Queries that it was fitted to.
         span: Least and greatest of what the law is over, as seen.
     """
 
     coefficients: tuple[float, ...]
     error: float
+    held_out: float
     points: int
     span: tuple[float, float]
 
@@ -101,6 +103,10 @@ def measured_profile(name: str, runs: Sequence[MeasuredRun], facts: Mapping[str,
                 "batch": [round(each, 2) for each in steps.span],
             },
             "fit_error_percent": {"prefill": round(100 * prefill.error, 2), "itl": round(100 * steps.error, 2)},
+            "held_out_error_percent": {
+                "prefill": round(100 * prefill.held_out, 2),
+                "itl": round(100 * steps.held_out, 2),
+            },
         },
     )
     return checked(profile, "the measured profile", _NEEDS)
@@ -125,7 +131,7 @@ def fit_prefill(runs: Sequence[MeasuredRun]) -> Law:
     tokens, times = [], []
     for run in runs:
         issued, first = run.queries.issued_ms, run.queries.first_token_ms
-        usable = run.queries.succeeded & np.isfinite(first) & (run.queries.prompt_tokens > 0)
+        usable = run.queries.succeeded & (first <= run.queries.known_until_ms) & (run.queries.prompt_tokens > 0)
         alone = usable & (_others(issued, first) == 0)
         tokens.append(run.queries.prompt_tokens[alone].astype(np.float64))
         times.append((first - issued)[alone])
@@ -142,8 +148,9 @@ def fit_prefill(runs: Sequence[MeasuredRun]) -> Law:
             f"prompts of {low:.0f} to {high:.0f} tokens say nothing about other lengths",
             "measure with the benchmark's data set, whose prompts differ",
         )
-    coefficients, error = _fit(prefill_terms(length), took)
-    return Law(coefficients, error, len(length), (low, high))
+    terms = prefill_terms(length)
+    coefficients, error = _fit(terms, took)
+    return Law(coefficients, error, _held_out(terms, took), len(length), (low, high))
 
 
 def fit_steps(runs: Sequence[MeasuredRun]) -> Law:
@@ -161,9 +168,10 @@ def fit_steps(runs: Sequence[MeasuredRun]) -> Law:
         active = _mean_active(first[usable], end[usable], np.ones(int(usable.sum())))
         tokens = _mean_active(first[usable], end[usable], context[usable])
         workers = run.decode_workers
-        batches.append(np.maximum(active / workers, 1.0))
-        caches.append(np.maximum(tokens / workers, context[usable]))
-        times.append((end - first)[usable] / (queries.output_tokens[usable] - 1))
+        known = end[usable] <= queries.known_until_ms
+        batches.append(np.maximum(active / workers, 1.0)[known])
+        caches.append(np.maximum(tokens / workers, context[usable])[known])
+        times.append(((end - first)[usable] / (queries.output_tokens[usable] - 1))[known])
     batch, cache, took = np.concatenate(batches), np.concatenate(caches), np.concatenate(times)
     if len(batch) < MIN_STEPS:
         raise ConfigError(
@@ -173,8 +181,9 @@ def fit_steps(runs: Sequence[MeasuredRun]) -> Law:
     if high < _LEAST_BATCH_RATIO * low:
         raise ConfigError(f"all steps held {low:.1f} to {high:.1f} sequences: nothing shows what more of them cost",
                           _NEEDS)  # fmt: skip
-    coefficients, error = _fit(step_terms(batch, cache), took)
-    return Law(coefficients, error, len(batch), (low, high))
+    terms = step_terms(batch, cache)
+    coefficients, error = _fit(terms, took)
+    return Law(coefficients, error, _held_out(terms, took), len(batch), (low, high))
 
 
 def _others(begins: Array, ends: Array) -> NDArray[np.int64]:
@@ -210,6 +219,16 @@ def _fit(terms: Array, values: Array) -> tuple[tuple[float, ...], float]:
         keep = errors <= max(_TRIMMED * float(np.median(errors)), 1e-6)
     errors = np.abs(terms @ found / values - 1.0)
     return tuple(float(each) for each in found), float(np.median(errors))
+
+
+def _held_out(terms: Array, values: Array) -> float:
+    """Median absolute relative error of either half, told by the law that is fitted to the other; halves by turns."""
+    errors = []
+    for turn in range(2):
+        own = np.arange(len(values)) % 2 == turn
+        found, _ = _fit(terms[~own], values[~own])
+        errors.append(np.abs(terms[own] @ np.array(found) / values[own] - 1.0))
+    return float(np.median(np.concatenate(errors)))
 
 
 def _not_negative(terms: Array, values: Array) -> Array:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynamo_mlperf.tuning.drift import CHECK_SHARE, STILL
-from dynamo_mlperf.tuning.evidence import backlog_grows
+from dynamo_mlperf.tuning.drift import ABOVE, CHECK_SHARE, STILL
+from dynamo_mlperf.tuning.evidence import backlog_grows, shows_failure
 from dynamo_mlperf.tuning.fit import Fit
 from dynamo_mlperf.tuning.probes import Sample
 
@@ -87,9 +87,12 @@ class Judge:
         most = (
             most if most >= 0 else _TOO_SHORT_FOR_ANY
         )  # such a probe is no run to pass: it asks whether any rate does
-        for name, over in sorted(record.samples[-1].over.items()):
+        last = record.samples[-1]
+        for name in sorted(last.over):
+            over, flying = last.over_of(name), last.over_in_flight.get(name, 0)
             if over > most:
-                return f"{over} queries over the {name} limit; a full run may have {most}"
+                told = f" ({flying} of them still in flight)" if flying else ""
+                return f"{over} queries over the {name} limit{told}; a full run may have {most}"
         return ""
 
     def _by_fit(self, record: ProbeRecord) -> Verdict:
@@ -97,11 +100,11 @@ class Judge:
             self._fit = Fit((*self._history, _begun(record)), self._settings, self._now_s)
         outlook, name, chance = self._fit.with_running(record)
         share = record.samples[-1].t_s / self._probe.planned_s
-        if chance < float(np.interp(share, _LOST_AT, _LOST_BELOW)):
+        seen = self._probe.purpose != ABOVE or shows_failure(record, 1.0 - self._settings.percentile)
+        if seen and chance < float(np.interp(share, _LOST_AT, _LOST_BELOW)):
             return Verdict("unlikely to pass", f"passes with probability {chance:.2f} if it goes on")
         gap = math.log(outlook.confirm / record.rate)
-        top = self._settings.high
-        if top is not None and record.rate >= top * 0.9999:
+        if record.rate >= self._settings.highest_qps * 0.9999:
             return GO_ON
         room = 1.25 * outlook.closeness(self._settings.tolerance) * (1.0 + _LATE_ROOM * share)
         last = record.samples[-1]

@@ -215,7 +215,10 @@ def _unwritten(path: Path, problem: OSError) -> SetupError:
 
 def _to_json(record: ProbeRecord) -> dict[str, Any]:
     value = asdict(record)
-    value["samples"] = [[each.t_s, each.issued, each.completed, each.over] for each in record.samples]
+    value["samples"] = [
+        [each.t_s, each.issued, each.completed, each.over, each.over_in_flight, each.known_in_flight]
+        for each in record.samples
+    ]
     return value
 
 
@@ -226,11 +229,16 @@ def _from_json(value: dict[str, Any]) -> ProbeRecord:
         final = Final(**{**final, "reasons": tuple(str(text) for text in final.get("reasons", ()))})
     record = ProbeRecord(**value, samples=samples, final=final or None)
     counts = [count for each in samples for count in (each.t_s, each.issued, each.completed, *each.over.values())]
+    counts += [count for each in samples for part in _in_flight(each) for count in part.values()]
     counts += [record.begin_s, record.cost_s]
     counts += [record.final.n, record.final.seconds, *record.final.over.values()] if record.final else []
     if not all(0 <= count < math.inf for count in counts):
         raise ValueError("a count or a time that is none")
     return record
+
+
+def _in_flight(sample: Sample) -> tuple[dict[str, int], dict[str, int]]:
+    return sample.over_in_flight, sample.known_in_flight
 
 
 def _recover(folder: Path, begin_s: float) -> ProbeRecord | None:

@@ -52,11 +52,13 @@ class Lengths:
         prompts: Tokens of each prompt, images included.
         outputs: Tokens of each answer; drawn apart from the prompts.
         origin: Where they come from, for people.
+        seed: Which requests are drawn, and when they arrive; 0 draws what it always has.
     """
 
     prompts: Counts
     outputs: Counts
     origin: str
+    seed: int = 0
 
     def text(self) -> str:
         """One line for people."""
@@ -135,7 +137,8 @@ def write_requests(path: Path, lengths: Lengths, count: int) -> Requests:
     Raises:
         OSError: They cannot be written.
     """
-    draws = [np.random.default_rng(_SEED + 2 + column) for column in range(3)]
+    seeds = [_SEED + 2 + column for column in range(3)]
+    draws = [np.random.default_rng([seed, lengths.seed] if lengths.seed else seed) for seed in seeds]
     prompts = lengths.prompts[draws[0].integers(0, len(lengths.prompts), count)]
     outputs = lengths.outputs[draws[1].integers(0, len(lengths.outputs), count)]
     arrivals_ms = np.cumsum(draws[2].exponential(1_000.0, count))

@@ -11,7 +11,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynamo_mlperf.tuning.drift import AGAIN, FAILED, STILL, is_stale
+from dynamo_mlperf.tuning.drift import ABOVE, AGAIN, FAILED, STILL, is_stale
+from dynamo_mlperf.tuning.evidence import shows_failure
 from dynamo_mlperf.tuning.fit import Fit, certifies, otherwise_invalid
 from dynamo_mlperf.tuning.limits import no_answer_below, no_room, out_of_time
 from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_s, extra_s
@@ -31,6 +32,7 @@ _MOST_OTHERWISE_INVALID = 3
 _CLOSE = 1.25
 """A certified rate this factor or less below one that failed has been looked for closely enough."""
 _CLIMB = 2.0
+_LOOK_ABOVE = 1.1
 
 
 def next_step(history: History, settings: SearchSettings) -> Step:
@@ -90,8 +92,8 @@ def _first_rate(settings: SearchSettings) -> float:
 
 def _within(rate: float, settings: SearchSettings) -> float:
     """The rate, brought into the range and to five digits: what is recorded is what is asked for."""
-    bounded = min(max(rate, settings.lowest_qps), settings.high or math.inf)
-    return float(f"{bounded:.5g}") if settings.lowest_qps < bounded < (settings.high or math.inf) else bounded
+    bounded = min(max(rate, settings.lowest_qps), settings.highest_qps)
+    return float(f"{bounded:.5g}") if settings.lowest_qps < bounded < settings.highest_qps else bounded
 
 
 def _probe(
@@ -129,46 +131,78 @@ def _accepted(
         rate = history[index].rate
         if fit.holds_probability(rate) < (0.5 if enough else _HOLDS):
             continue
-        top = settings.high is not None and rate >= 0.9999 * settings.high
-        near = math.log(outlook.rate / rate) <= _TOO_LOW * outlook.closeness(settings.tolerance)
-        located = top or near or rate * _CLOSE >= ceiling
+        top = rate >= 0.9999 * settings.highest_qps
+        gap = math.log(outlook.rate / rate) / _TOO_LOW
+        near = gap <= outlook.closeness(settings.tolerance)
         if not (top or near or enough):
             return None
+        bounded = top or rate * _CLOSE >= ceiling
+        if not (bounded or tired) and (look := _look_above(rate, settings, history)) is not None:
+            return look
         if is_stale(history, index, fit.now_s) and (check := _check(rate, settings, history)) is not None:
             return check
+        located = top or (bounded and gap <= outlook.claim(settings.tolerance))
         return replace(_answer(history, index, fit, outlook, binding, top=top), located=located)
     if certified and whole >= 2 * _MOST_WHOLE:  # the system does not repeat itself: the one it kept best
         best = max(certified, key=lambda each: fit.holds_probability(history[each].rate))
-        return _answer(history, best, fit, outlook, binding, top=False)
+        return replace(_answer(history, best, fit, outlook, binding, top=False), located=False)
     return None
+
+
+def _look_above(rate: float, settings: SearchSettings, history: History) -> Probe | None:
+    """A look at a higher rate where none near it has failed: what a line says of rates never tried is no evidence.
+
+    None where the rates that hold and those that fail meet above it, or the budget has no room.
+    """
+    failed = _failed(history, settings)
+    held = max(each.rate for each in history if each.rate >= rate and each.rate not in failed)
+    ceiling = min((each for each in failed if each > held), default=math.inf)
+    if held * _CLOSE >= ceiling or held >= settings.highest_qps:
+        return None
+    first = sum(certifies(record, settings) for record in history) == 1
+    above = min(held * (_LOOK_ABOVE if first else _CLIMB), math.sqrt(held * ceiling))
+    return _short_look(_within(above, settings), settings, history, ABOVE)
 
 
 def _check(rate: float, settings: SearchSettings, history: History) -> Probe | None:
     """A look whether a rate still holds, where the budget has room for it."""
-    run_s = settings.run_s(rate)
+    return _short_look(rate, settings, history, STILL)
+
+
+def _short_look(rate: float, settings: SearchSettings, history: History, purpose: str) -> Probe | None:
+    """A probe after a rate is confirmed, where the budget has room for it."""
+    run_s = longest_s = settings.run_s(rate)
     if settings.time_budget_s is not None:
-        left = settings.time_budget_s - sum(record.cost_s for record in history)
-        if left < 0.3 * run_s + extra_s(history, settings):
+        left = settings.time_budget_s - sum(record.cost_s for record in history) - extra_s(history, settings)
+        if left < 0.3 * run_s:
             return None
-    return Probe(rate, run_s, run_s, must_finish=False, purpose=STILL)
+        longest_s = min(longest_s, left)
+    return Probe(rate, run_s, longest_s, must_finish=False, purpose=purpose)
 
 
 def _ceiling(history: History, settings: SearchSettings) -> float:
     """The lowest rate that was seen to fail; without one nothing bounds the answer from above."""
-    failed = [
+    return min(_failed(history, settings), default=math.inf)
+
+
+def _failed(history: History, settings: SearchSettings) -> list[float]:
+    """Rates that were seen to fail; a probe that was merely unlikely to pass shows it by its own counts."""
+    return [
         record.rate
         for record in history
-        if record.ended in FAILED
+        if record.ended == "cannot pass"
+        or (record.ended in FAILED and shows_failure(record, 1.0 - settings.percentile))
         or (record.final and not certifies(record, settings) and not otherwise_invalid(record, settings))
     ]
-    return min(failed, default=math.inf)
 
 
 def _answer(history: History, index: int, fit: Fit, outlook: Outlook, binding: str, *, top: bool) -> Answer:
     rate = history[index].rate
     chance = fit.pass_probability(rate)
     above = "the upper end of the range" if top else f"estimated limit {outlook.rate:.4g} QPS by {binding}"
-    reason = f"full-length VALID run at {rate:.5g} QPS; {above}; a repeat passes with probability {chance:.2f}"
+    failed = min((each for each in _failed(history, fit.settings) if each > rate), default=None)
+    seen = f"{failed:.5g} QPS was seen to fail" if failed else "no higher rate was seen to fail"
+    reason = f"full-length VALID run at {rate:.5g} QPS; {above}; {seen}; a repeat passes with probability {chance:.2f}"
     lucky = max((each.rate for each in history if each.final and each.final.valid), default=rate)
     if lucky > rate:
         reason += f" (at {lucky:.5g} QPS, VALID once, with {fit.pass_probability(lucky):.2f})"
@@ -219,7 +253,7 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
     if len(certified) > 1 and _ceiling(history, settings) == math.inf and rate < _CLIMB * max(certified):
         # Some systems have a few queries over the limit at any rate: the fitted line is then flat and says little.
         rate = _CLIMB * max(certified)
-        return _probe(_within(rate, settings), settings, history, "to find a rate that fails", confirm_at=outlook.rate)
+        return _probe(_within(rate, settings), settings, history, ABOVE, confirm_at=outlook.rate)
     if sure and certified and abs(math.log(rate / certified[-1])) < 0.3 * settings.tolerance:
         rate = certified[-1] * math.exp(math.copysign(0.5 * settings.tolerance, rate - certified[-1]))
     if any(math.isclose(_within(rate, settings), each, rel_tol=1e-6) for each in certified):

@@ -45,6 +45,8 @@ def _sample(value: dict[str, Any]) -> Sample:
         _count(value["issued"], "issued"),
         _count(value["completed"], "completed"),
         _counts(value["over_limit"]),
+        _counts(value.get("over_in_flight", {}), "over_in_flight"),
+        _counts(value.get("known_in_flight", value.get("over_in_flight", {})), "known_in_flight"),
     )
 
 
@@ -93,10 +95,10 @@ def _count(value: object, name: str) -> int:
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
-def _counts(value: object) -> dict[str, int]:
+def _counts(value: object, key: str = "over_limit") -> dict[str, int]:
     if not isinstance(value, dict):
-        raise ValueError("over_limit is no object of constraint and count")  # noqa: TRY004 - a fault of the stream
-    return {str(name): _count(count, f"over_limit of {name}") for name, count in value.items()}
+        raise ValueError(f"{key} is no object of constraint and count")  # noqa: TRY004 - a fault of the stream
+    return {str(name): _count(count, f"{key} of {name}") for name, count in value.items()}
 
 
 def check_order(before: Sample | None, now: Sample) -> None:
@@ -110,8 +112,18 @@ def check_order(before: Sample | None, now: Sample) -> None:
     for name, count in now.over.items():
         if count > now.completed:
             raise ProbeFault(f"at {now.t_s:g} s it says {count} over {name} of {now.completed} completed")
+    _check_in_flight(now)
     if before is None:
         return
     back = now.t_s < before.t_s or now.issued < before.issued or now.completed < before.completed
     if back or any(now.over.get(name, 0) < count for name, count in before.over.items()):
         raise ProbeFault(f"its stream goes back: counts at {now.t_s:g} s are below those at {before.t_s:g} s")
+
+
+def _check_in_flight(now: Sample) -> None:
+    """What is certain of queries in flight is said of constraints that are counted, and of no more than there are."""
+    flying = now.issued - now.completed
+    for name in sorted({*now.over_in_flight, *now.known_in_flight}):
+        over, known = now.over_in_flight.get(name, 0), now.known_in_flight.get(name, 0)
+        if not over <= known <= flying or name not in now.over:
+            raise ProbeFault(f"at {now.t_s:g} s it says {over} over {name} of {known} known of {flying} in flight")

@@ -166,7 +166,8 @@ def without_time(state: SweepState, left_s: float | None, shortest_s: float) -> 
         return {}
     done = {result.split.name for result in state.results} | pruned(state).keys()
     return {
-        split.name: f"{left_s:.0f} s left, {shortest_s:.0f} s needed: {NO_TIME}"
+        split.name: f"{left_s:.0f} s left, {shortest_s:.0f} s needed and more where a run at a low rate is padded to a "
+        f"whole data set: {NO_TIME}"
         for split in state.splits
         if split.name not in done
     }

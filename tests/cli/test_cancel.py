@@ -54,13 +54,13 @@ class Controller:
         """Whatever happened, it is gone and its scratch directory with it."""
         if self.popen.poll() is None:
             self.popen.send_signal(signal.SIGINT)
-        self.popen.wait(timeout=10)
+        self.popen.wait(timeout=60)
         assert self.popen.stdout is not None
         self.popen.stdout.close()
 
 
 def cancel(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run((*PROGRAM, *words), cwd=place, text=True, capture_output=True, check=False, timeout=60)
+    return subprocess.run((*PROGRAM, *words), cwd=place, text=True, capture_output=True, check=False, timeout=240)
 
 
 def test_the_controller_of_the_named_run_ends_and_no_other(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_the_controller_of_the_named_run_ends_and_no_other(tmp_path: Path) -> No
         done = cancel(tmp_path, f"{name}1", "--json")
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == [{"run": f"{name}1", "job_id": None, "state": "ended: CANCELLED", "left": []}]
-        assert one.popen.wait(timeout=10) == 143
+        assert one.popen.wait(timeout=60) == 143
         assert two.popen.poll() is None
         assert controller_of(f"{name}2") == two.popen.pid
         again = cancel(tmp_path, f"runs/{name}1")
@@ -114,6 +114,6 @@ def test_a_run_in_a_directory_of_another_name_is_found_by_its_id(tmp_path: Path)
         assert json.loads(done.stdout) == [
             {"run": "first-try", "job_id": None, "state": "ended: CANCELLED", "left": []}
         ], done.stderr
-        assert controller.popen.wait(timeout=10) == 143
+        assert controller.popen.wait(timeout=60) == 143
     finally:
         controller.end()

@@ -19,12 +19,12 @@ from tests.report.run_builder import build_run
 INVALID = """\
 INVALID (official): gpt-oss-120b Interactive, {directory}
   duration: wanted 600 s or more, got 30.000 s
-    run for longer
-  tpot within 15 ms: wanted early-stopping p99 within it, got early-stopping p99 16.5 ms, plain p99 16.0 ms
+    run for longer: write a larger n_samples_to_issue, in whole data sets
+  TPOT within 15 ms: wanted early-stopping p99 within it, got early-stopping p99 16.5 ms, plain p99 16.0 ms
     lower target_qps, or give the role that limits it more GPUs
   3000 requests, 30.0 s, 100.00 queries/s, 128,000.00 tokens/s
-  ttft: p99 300.0 ms, early stopping 310.0 ms, limit 2000 ms, 0 over it, 16 allowed
-  tpot: p99 16.0 ms, early stopping 16.5 ms, limit 15 ms, 30 over it, 16 allowed
+  TTFT: p99 300.0 ms, early stopping 310.0 ms, limit 2000 ms, 0 over it, 16 allowed
+  TPOT: p99 16.0 ms, early stopping 16.5 ms, limit 15 ms, 30 over it, 16 allowed
   note: not checked: that every sample was issued equally often: the summary has no samples
   note: not checked: the client's own speed: no account of it beside the results
   note: not checked: KV transfers and remote prefill: no engine counters beside the results

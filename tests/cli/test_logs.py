@@ -32,7 +32,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 def logs(run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        (*PROGRAM, *words), cwd=run_dir.parent.parent, text=True, capture_output=True, check=False, timeout=60
+        (*PROGRAM, *words), cwd=run_dir.parent.parent, text=True, capture_output=True, check=False, timeout=240
     )
 
 
@@ -81,10 +81,10 @@ def test_an_empty_log_is_said_to_be_empty(run_dir: Path) -> None:
 
 def test_following_shows_what_comes_and_new_logs(run_dir: Path) -> None:
     events = run_dir / "events.jsonl"
-    whole = events.read_text()
-    events.write_text(
-        whole.replace("this machine, 1 virtual node", "Slurm job 5 on 1 nodes (n1)").splitlines()[0] + "\n"
+    begun, ended = (
+        events.read_text().replace("this machine, 1 virtual node", "Slurm job 5 on 1 nodes (n1)").splitlines()
     )
+    events.write_text(begun + "\n")
     (run_dir.parent.parent / "slurm-5.out").touch()  # Slurm need not be asked for it before the logs are read
     asked = run_dir / "asked"  # by then the ends of the logs are known
     state = run_dir / "state"
@@ -102,16 +102,18 @@ def test_following_shows_what_comes_and_new_logs(run_dir: Path) -> None:
             time.sleep(0.5)
             log.write("line\n")
         (run_dir / "logs" / "late.log").write_text("the newcomer")
-        events.write_text(whole.replace("this machine, 1 virtual node", "Slurm job 5 on 1 nodes (n1)"))
+        with events.open("a") as log:
+            log.write(ended + "\n")
         time.sleep(1.5)
         with (run_dir / "logs" / "late.log").open("a") as log:
             log.write(", and more after the end\n")
-        state.write_text("COMPLETED")
+        (run_dir / "state.next").write_text("COMPLETED")
+        (run_dir / "state.next").rename(state)
 
     writer = threading.Thread(target=write, daemon=True)
     argv = ("env", f"PATH={run_dir}:/usr/bin:/bin", *PROGRAM, "r-1", "-n", "0", "-f")
     writer.start()
-    done = subprocess.run(argv, cwd=run_dir.parent.parent, text=True, capture_output=True, check=True, timeout=60)
+    done = subprocess.run(argv, cwd=run_dir.parent.parent, text=True, capture_output=True, check=True, timeout=240)
     writer.join()
     assert done.stdout == "==> decode-0 <==\nhalf a line\n==> late <==\nthe newcomer, and more after the end\n"
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from dynamo_mlperf.cli import VERBS
+from dynamo_mlperf.cli import VERBS, main
+from dynamo_mlperf.cli.given import Given
 from dynamo_mlperf.errors import ExitCode
 
 PROGRAM = (sys.executable, "-m", "dynamo_mlperf.cli")
@@ -55,7 +56,7 @@ def test_every_verb_explains_itself(verb: str) -> None:
 def test_an_unknown_verb_is_a_usage_error() -> None:
     done = run("pln")
     assert done.returncode == ExitCode.USAGE
-    assert "pln" in done.stderr
+    assert "No such verb 'pln'. Did you mean 'plan'?" in done.stderr
     assert done.stdout == ""
 
 
@@ -96,6 +97,64 @@ def test_a_reader_that_has_seen_enough_is_no_bug(argv: tuple[str, ...], reposito
     )
     os.close(write)
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "argv", [("init", "there"), ("init", "there", "--assets", "there/assets"), ("plan", "no.yaml"), ("pln",)]
+)
+@pytest.mark.parametrize("streams", [("stdout",), ("stderr",), ("stdout", "stderr")])
+def test_a_verb_ends_its_work_quietly_without_readers(
+    argv: tuple[str, ...], streams: tuple[str, ...], tmp_path: Path, repository: Path
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    ends = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **dict.fromkeys(streams, write)}
+    env = {**os.environ, "PYTHONPATH": str(repository)}
+    done = subprocess.run(
+        (*PROGRAM, *argv), stdout=ends["stdout"], stderr=ends["stderr"], text=True, check=False, cwd=tmp_path, env=env
+    )
+    os.close(write)
+    assert done.returncode == (0 if argv[0] == "init" else ExitCode.USAGE)
+    assert "Traceback" not in (done.stderr or "")
+    assert (tmp_path / "there" / "topologies" / "demo.yaml").is_file() == (argv[0] == "init")
+    assert (tmp_path / "there" / "staging").is_dir() == (argv[0] == "init"), "nothing half-copied"
+
+
+def test_a_run_goes_on_when_nobody_reads_its_notes() -> None:
+    script = (
+        "import click, os, sys\nfrom dynamo_mlperf.cli.output import lasting_stderr\nlasting_stderr()\n"
+        "[click.echo('x' * 100000, err=True) for _ in range(3)]\nos.write(2, b'x')\nprint('done')"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run((sys.executable, "-c", script), stdout=subprocess.PIPE, stderr=write, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
+def texts_of(verb: str) -> list[tuple[str, click.Parameter]]:
+    """Every parameter of a verb that takes a path or a text, with the words that lead to it."""
+    command: click.Command = importlib.import_module(f"dynamo_mlperf.cli.{verb}").command
+    found, todo = [], [(verb, command)]
+    while todo:
+        words, one = todo.pop()
+        todo += [(f"{words} {name}", sub) for name, sub in getattr(one, "commands", {}).items()]
+        kinds = (click.Path, type(click.STRING), Given)
+        found += [(words, param) for param in one.params if isinstance(param.type, kinds)]
+    return found
+
+
+@pytest.mark.parametrize("empty", ["", "  "])
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_path_or_text_may_be_empty(verb: str, empty: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--resume "$RUN"` without a RUN is not the current directory; nor is any other option of any verb."""
+    for words, param in texts_of(verb):
+        option = next((name for name in param.opts if name.startswith("--")), None)
+        with pytest.raises(SystemExit) as ended:
+            main([*words.split(), *((f"{option}={empty}",) if option else (empty,))])
+        assert ended.value.code == ExitCode.USAGE
+        said = capsys.readouterr().err
+        assert "it is empty; give one" in said or (option is None and "Missing" in said), (words, param.opts, said)
 
 
 def test_an_answer_that_cannot_be_written_is_an_error() -> None:

@@ -412,3 +412,54 @@ def test_what_cannot_be_submitted_for_its_client_is_told_before_gpus_are_booked(
 ) -> None:
     notes = json.loads(plan(str(repository / "topologies" / f"{name}.yaml"), "--json").stdout)["notes"]
     assert any("measured by LoadGen is for tuning and cannot be submitted" in note for note in notes) == told
+
+
+def test_the_measurement_its_class_and_why_are_told_before_gpus_are_booked(here: Path, repository: Path) -> None:
+    value = json.loads(plan("demo.yaml", "--json").stdout)
+    assert value["measure"] == {
+        "benchmark": "qwen3-vl-235b-a22b", "scenario": "Interactive", "round": "v6.1", "client": "loadgen",
+        "target_qps": 1.5, "percentile": 0.9, "limits_ms": {"end_to_end": 10000.0}, "min_duration_s": 40.0,
+        "planned_queries": 64, "needed_queries": 44, "accuracy": False, "compliance": False,
+    }  # fmt: skip
+    assert value["class"]["name"] == "reduced"
+    assert "min_duration_s 40, samples 64, percentile 90, latency_limit_ms 10000" in value["class"]["why"]
+    assert not {"search", "sweep"} & value.keys()
+    name = "q3vl-gb200x16-interactive-4p8d.yaml"
+    shutil.copy(repository / "topologies" / name, here)
+    edit(here / name, "target_qps: 40", "target_qps: 40\n  accuracy: true")
+    full = json.loads(plan(name, "--json").stdout)
+    assert (full["class"]["name"], full["measure"]["min_duration_s"]) == ("official", 600.0)
+    assert "afterwards  accuracy tests on the same deployment\n" in plan(name).stdout
+
+
+def test_what_is_searched_is_told(here: Path, repository: Path) -> None:
+    shutil.copy(repository / "topologies" / "rehearse-sweep.yaml", here)
+    value = json.loads(plan("rehearse-sweep.yaml", "--json").stdout)
+    assert value["class"]["name"] == "rehearsal"
+    assert (value["measure"]["target_qps"], value["measure"]["planned_queries"]) == (None, None)
+    assert value["sweep"]["splits"] == ["6P4D", "5P6D", "4P8D"]
+    assert (value["search"]["low"], value["search"]["high"]) == (2.0, 20.0)
+
+
+def test_a_run_that_cannot_hold_enough_queries_is_told_before_it_starts(here: Path) -> None:
+    edit(here / "demo.yaml", "target_qps: 1.5", "target_qps: 0.5")
+    edit(here / "demo.yaml", "samples: 64,", "samples: 20,")
+    (warning,) = warnings_of()
+    assert "20 queries in 40 s by these settings, and the early-stopping rule at p90 needs 44" in warning
+    assert "a target_qps of 1.025 or more" in warning
+    edit(here / "demo.yaml", "target_qps: 0.5", "target_qps: 1.025")
+    assert warnings_of() == []
+
+
+def test_an_official_run_that_cannot_hold_enough_queries_is_refused(here: Path, repository: Path) -> None:
+    name = "q3vl-gb200x16-interactive-4p8d.yaml"
+    shutil.copy(repository / "topologies" / name, here)
+    edit(here / name, "target_qps: 40", "target_qps: 4\n  user_conf: sharp.conf")
+    (here / "sharp.conf").write_text("*.Server.target_latency_percentile = 99.99\n")
+    result = plan(name)
+    assert isinstance(result.exception, ConfigError), result.exception
+    assert (
+        "8000 queries in 600 s by these settings, and the early-stopping rule at p99.99 needs 46050"
+        in result.exception.what
+    )
+    assert result.exception.action.startswith("give a target_qps of ")

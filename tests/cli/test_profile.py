@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from dynamo_mlperf.cli.profile import command
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.load.account import QUERIES_HEADER
-from dynamo_mlperf.load.queries import Queries
+from dynamo_mlperf.load.queries import CUT_FILE, Queries
 from dynamo_mlperf.tuning.profiles import read_profile
 from tests.report.run_builder import build_run
 from tests.tuning.test_profile_fit import busy_run, idle_run, prefill_law
@@ -51,6 +51,26 @@ def test_a_profile_is_fitted_to_runs_and_says_what_it_saw(runs: list[str], tmp_p
     assert found.facts["tensor_parallel"] == {"prefill": 2, "decode": 1}
     assert found.facts["seen"]["batch"][1] == pytest.approx(40 * 2 / 8, rel=0.02)  # over eight decode workers
     assert json.loads(done.stdout.splitlines()[-1])["facts"]["origin"] == "measured"
+
+
+def test_probes_of_a_sweep_count_with_their_own_splits_workers(tmp_path: Path) -> None:
+    """A whole probe and one that was stopped; a split of another TP is another deployment."""
+    run = build_run(tmp_path / "swept")
+    write_queries(run.load / "queries.csv", idle_run().queries)
+    for split, ranks, name in (("2P2D", 1, "queries.csv"), ("2P4D", 1, CUT_FILE), ("2P1x2D", 2, "queries.csv")):
+        place = run.root / "sweep" / split / "probe-001" / "loadgen"
+        place.mkdir(parents=True)
+        write_queries(place / name, busy_run(40).queries)
+        counts = (("prefill", 2, 2), ("decode", 4 if split == "2P4D" else 2, ranks))
+        workers = [{"role": role, "ranks": [{}] * many} for role, count, many in counts for _ in range(count)]
+        (place.parents[1] / "plan.json").write_text(json.dumps({"workers": workers}))
+    done = call(str(run.root), "--out", str(tmp_path / "mine.npz"), "--json")
+    facts = json.loads(done.stdout.splitlines()[-1])["facts"]
+    assert facts["source"] == "swept, swept/2P2D/probe-001, swept/2P4D/probe-001"
+    assert facts["seen"]["batch"] == pytest.approx([1.0, 40.0], rel=0.02), "40 on each of two workers"
+    (run.root / "sweep" / "2P2D" / "plan.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"plan\.json cannot be read"):
+        call(str(run.root), "--out", str(tmp_path / "mine.npz"))
 
 
 def test_runs_of_two_deployments_make_no_profile(runs: list[str], tmp_path: Path) -> None:

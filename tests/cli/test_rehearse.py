@@ -64,6 +64,7 @@ def with_assets(monkeypatch: pytest.MonkeyPatch) -> Path:
         ([str(FILE), "--calibrate", "x.yaml"], "wanted either"),
         ([str(FILE), "--all", "--splits", "4P8D"], "--splits does not go with --all"),
         ([str(FILE), "--live", "--all"], "--all does not go with --live"),
+        ([str(FILE), "--live", "--seed", "3"], "--seed does not go with --live"),
         ([str(FILE), "--qps", "3"], "--qps does not go with a rehearsal"),
         (["--calibrate", "x.yaml", "--live"], "--live does not go with --calibrate"),
         ([str(FILE), "--splits", "4A"], "the file's roles are prefill and decode"),

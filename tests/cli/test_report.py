@@ -64,7 +64,7 @@ def test_json_is_one_object_and_nothing_else(runs: Path) -> None:
     assert facts["state"] == "VALID"
     assert facts["run_dir"] == "runs/r"
     assert facts["verdict"] == json.loads(paths.verdict.read_text())
-    assert list(facts["percentiles_ms"]) == ["end-to-end", "TTFT"]
+    assert list(facts["percentiles_ms"]) == ["end-to-end", "TTFT", "TPOT"]
     assert list(facts["percentiles_ms"]["end-to-end"]) == ["p50", "p90", "p99"]
     assert {"phase": "measure", "begin_s": 291.1, "seconds": 602.3} in facts["phases"]
     assert {"process": "prefill-0", "node": "0", "ready_after_s": 122.2, "died": False} in facts["processes"]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dynamo_mlperf.cli.run_directory import run_directory
+from dynamo_mlperf.slurm.runs import find_run, list_runs
 from tests.fakes.slurm_programs import NO_ACCOUNTING, FakeSlurm
 from tests.slurm.test_outcome import make_run
 
@@ -144,3 +146,18 @@ def test_a_word_that_can_be_no_run_is_a_usage_error(tmp_path: Path, word: str) -
     (tmp_path / "circle").symlink_to("circle")
     done = status(tmp_path, word, fake=fake)
     assert done.returncode == 2, done.stderr
+
+
+def test_a_live_rehearsal_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its run directory lies inside the directory that it made, beside topology, profiles and prompts."""
+    outer = tmp_path / "runs" / "rehearse-x-20261129-1"
+    make_run(outer, "9").rename(outer / "run")
+    monkeypatch.chdir(tmp_path)
+    runs = Path("runs")
+    assert list_runs(runs) == [], "some folder of that name is no run"
+    (outer / "original.yaml").write_text("schema: 1\n")
+    (found,) = list_runs(runs)
+    assert (found.name, found.root) == (outer.name, runs / outer.name / "run")
+    for word in (outer.name, "rehearse-x", str(outer), str(outer / "run")):
+        assert find_run(word, runs).root.resolve() == outer / "run"
+        assert run_directory(word).resolve() == outer / "run"

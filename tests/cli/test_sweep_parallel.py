@@ -136,7 +136,28 @@ def measured(run_dir: Path, split: str, rate: float) -> None:
     folder.mkdir(parents=True)
     value: dict[str, Any] = {"split": split, "rate_qps": rate, "engine_seconds": 9.0, "restarts": 0, "bottleneck": None}
     value |= {"kind": "answer", "reason": "", "target_qps": rate, "confirmed_in": "probe-001"}
+    value |= {"sought": {"sweep.rates": [3.0, 5.0]}, "located": True}
     (folder / "split.json").write_text(json.dumps(value))
+
+
+def test_splits_that_were_measured_at_other_rates_are_refused_or_sent_again(slurm: FakeSlurm, file: Path) -> None:
+    root = file.parent / "sweep"
+    swept(slurm, file, "--run-dir", str(root), "--no-wait", "--splits", "1P1D,1P2D")
+    for split in SPLITS[:2]:
+        measured(root / "points" / split, split, 4.0)
+    sent = len(slurm.calls("sbatch"))
+    again = ("--resume", str(root), "--no-wait", "--json", "--splits", "1P1D,1P2D", "--rates", "3,7")
+    refused = swept(slurm, file, *again)
+    assert refused.returncode == 2
+    assert "2 finished splits (1P1D, 1P2D) were found with other settings: sweep.rates [3.0, 5.0] there, [3.0, 7.0] now" in refused.stderr  # fmt: skip
+    assert len(slurm.calls("sbatch")) == sent
+    done = swept(slurm, file, *again, "--redo")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["splits"], summary["winner"]) == ([], None), "what is known was found with other rates"
+    argv = argvs(root)[-1]
+    assert argv[argv.index("--resume") + 1].endswith("/points/1P2D")
+    assert argv[-1] == "--redo"
 
 
 def test_the_folder_of_another_sweep_is_refused(slurm: FakeSlurm, file: Path) -> None:

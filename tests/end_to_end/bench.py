@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PROGRAM = (sys.executable, "-m", "dynamo_mlperf.cli")
 
@@ -56,10 +59,12 @@ class Cluster:
     program: Path
     root: Path
     work: Path
+    settings: Mapping[str, str] = field(default_factory=lambda: {"GPUS": "2"})
 
-    def call(self, *argv: str, check: bool = True, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    def call(self, *argv: str, check: bool = True, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
         """Run a devcluster verb in the working directory."""
-        environment = {**os.environ, "DEVCLUSTER_DIR": str(self.root), "DEVCLUSTER_GPUS": "2"}
+        environment = {**os.environ, "DEVCLUSTER_DIR": str(self.root)}
+        environment |= {f"DEVCLUSTER_{name}": value for name, value in self.settings.items()}
         environment.pop("DYNAMO_MLPERF_SITE", None)
         return subprocess.run(
             (str(self.program), *argv),
@@ -71,7 +76,7 @@ class Cluster:
             timeout=timeout_s,
         )
 
-    def login(self, *argv: str, check: bool = True, timeout_s: float = 60) -> str:
+    def login(self, *argv: str, check: bool = True, timeout_s: float = 240) -> str:
         """Run a program on the login node."""
         return self.call("exec", *argv, check=check, timeout_s=timeout_s).stdout
 

@@ -52,7 +52,7 @@ def aggregated(repository: Path, place: Place) -> list[str]:
         roles={"aggregated": {"workers": 1, "args": args}},
         reduced={"min_duration_s": 5, "samples": 44, "percentile": 90, "latency_limit_ms": 20000},
     )
-    done = place.run(place.write("demo-aggregated.yaml", text), timeout_s=300)
+    done = place.run(place.write("demo-aggregated.yaml", text), timeout_s=600)
     assert done.returncode in {0, 5}, done.stderr[-3000:]
     verdict = json.loads(done.stdout)
     assert verdict["remote_prefills"] == 0

@@ -32,7 +32,7 @@ def left_running(run_id: str) -> list[str]:
 
 def test_the_demo_is_valid_and_proves_disaggregation(repository: Path, place: Place) -> None:
     file = place.write("demo.yaml", (repository / "topologies" / "demo.yaml").read_text())
-    done = place.run(file, timeout_s=400)
+    done = place.run(file, timeout_s=900)
     assert done.returncode == 0, done.stderr[-3000:]
     verdict = json.loads(done.stdout)
     assert (verdict["verdict"], verdict["class"], verdict["reasons"]) == ("VALID", "reduced", [])

@@ -165,15 +165,16 @@ def test_two_runs_of_one_name_submitted_from_inside_a_job(
     twin.write_text("a later edit")
     assert first != second
 
+    reasons = {"Resources", "Priority"}  # none before Slurm has looked at it for the first time
+    wait_until(lambda: standing(cluster, second)[0]["job"]["reason"] in reasons, 60, "why the second run waits")
     (waiting,) = standing(cluster, second)
     assert (waiting["outcome"]["word"], waiting["run"]) == ("WAITING", f"twin-{second}")
-    assert waiting["job"]["reason"] in {"Resources", "Priority"}
     refused = cluster.call("exec", "dynamo-mlperf", "cancel", "twin", check=False)
     assert refused.returncode == 2
     assert all(f"twin-{job_id}" in refused.stderr for job_id in (first, second))
 
     engine: dict[str, str] = {}
-    wait_until(lambda: bool(engine.update(seen_by(cluster, "n1", ENGINE)) or engine), 60, "an engine of the first run")
+    wait_until(lambda: bool(engine.update(seen_by(cluster, "n1", ENGINE)) or engine), 180, "an engine of the first run")
     job, node = seen_by(cluster, "n1", CONTROLLER), seen_by(cluster, "n1", "slurmd -D")
     assert job["SLURM_CONF"] == str(cluster.root / "etc" / "slurm.conf")
     assert [f"{name}={value}" for name, value in job.items() if f"{name}={value}" in leaking] == []
@@ -186,9 +187,9 @@ def test_two_runs_of_one_name_submitted_from_inside_a_job(
     again = json.loads(cluster.login("dynamo-mlperf", "cancel", first, "--json"))
     assert again[0]["state"] == "had ended already: CANCELLED"
 
-    followed = cluster.login("dynamo-mlperf", "logs", second, "job", "-f", timeout_s=150)
+    followed = cluster.login("dynamo-mlperf", "logs", second, "job", "-f", timeout_s=400)
     assert "VALID [rehearsal]" in followed
-    wait_until(lambda: ended(cluster, second), 30, "the second job's end")
+    wait_until(lambda: ended(cluster, second), 180, "the second job's end")
     one, two = standing(cluster, first, second)
     assert (one["outcome"]["word"], one["outcome"]["success"]) == ("CANCELLED", False)
     assert (two["outcome"]["word"], two["outcome"]["success"]) == ("VALID", True)
@@ -205,7 +206,7 @@ def test_two_runs_of_one_name_submitted_from_inside_a_job(
 def test_doctor_looks_at_a_cluster(place: Place, cluster: Cluster) -> None:
     (place.root / "main.yaml").write_text(SITE.format(partition="main"))
     words = ("doctor", "--site", "./main.yaml", "--nodes", "3", "--mib", "4", "--json")
-    done = cluster.call("exec", "dynamo-mlperf", *words, check=False, timeout_s=150)
+    done = cluster.call("exec", "dynamo-mlperf", *words, check=False, timeout_s=400)
     assert done.returncode == 0, done.stdout + done.stderr
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert {check["state"] for check in checks.values()} <= {"ok", "warning", "not checked"}
@@ -229,7 +230,7 @@ def test_doctor_says_what_a_wrong_site_breaks(place: Place, cluster: Cluster) ->
     )
     (place.root / "wrong.yaml").write_text(wrong.replace("interface: eth0", "interface: ib0"))
     words = ("doctor", "--site", "./wrong.yaml", "--nodes", "2", "--mib", "4")
-    done = cluster.call("exec", "dynamo-mlperf", *words, check=False, timeout_s=150)
+    done = cluster.call("exec", "dynamo-mlperf", *words, check=False, timeout_s=400)
     assert done.returncode == 3, done.stdout + done.stderr
     lines = {line[13:29].strip(): line for line in done.stdout.splitlines()}
     assert lines["--segment"].startswith("failed       --segment         unrecognized option '--segment=2'")

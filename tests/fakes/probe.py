@@ -30,12 +30,14 @@ def main() -> None:
             out.write(json.dumps({"rate": options.target_qps, "seconds": options.duration_s}) + "\n")
         signal.signal(signal.SIGTERM, lambda *_: _terminated(log))
     fault = options.fault
+    if fault == "deaf":  # for a while: it takes its time to end, and says things meanwhile
+        signal.signal(signal.SIGTERM, lambda *_: _deaf(options))
     if fault and options.fault_file:
         fault = None if Path(options.fault_file).exists() else fault
         Path(options.fault_file).touch()
     _misbehave_at_once(fault)
     rng = np.random.default_rng([options.seed, round(options.target_qps * 1000)])
-    step_s = min(LINE_S, options.duration_s / 20.0)
+    step_s = options.line_s or min(LINE_S, options.duration_s / 20.0)
     issued = over = 0
     lines = round(options.duration_s / step_s)
     for line in range(lines):
@@ -95,6 +97,13 @@ def _misbehave_later(fault: str | None) -> None:
         sys.exit(0)
 
 
+def _deaf(options: argparse.Namespace) -> None:
+    for turn in range(3):
+        time.sleep(0.3)
+        print(json.dumps({"t_s": options.duration_s + turn, "issued": 0, "completed": 0, "over_limit": {}}), flush=True)
+    sys.exit(9)
+
+
 def _terminated(log: Path) -> None:
     with log.open("a") as out:
         out.write('{"terminated": true}\n')
@@ -112,6 +121,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--ceiling", type=float)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.01)
+    parser.add_argument("--line-s", type=float)
     parser.add_argument("--refuse", action="store_true")
     parser.add_argument("--fault")
     parser.add_argument("--fault-file")

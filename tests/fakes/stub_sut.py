@@ -59,7 +59,7 @@ class StubPlan:
     def run(self, directory: Path) -> Path:
         """Run it to the end; returns the directory of its logs."""
         with self.start(directory) as process:
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=180) == 0
         return directory
 
 

@@ -18,7 +18,7 @@ from tests.fakes.oracle import FIRST_TOKEN_ID, Oracle, Script
 def ask(oracle: Oracle, text: str, *, token_ids: bool = False) -> tuple[int, list[dict[str, Any]], bytes]:
     """Status, events without [DONE], and the whole body, by a client that is not ours."""
     body = chat_body("m", [{"role": "user", "content": text}], 9, token_ids=token_ids)
-    with closing(http.client.HTTPConnection("127.0.0.1", oracle.port, timeout=20)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", oracle.port, timeout=60)) as connection:
         connection.request("POST", "/v1/chat/completions", body)
         with connection.getresponse() as answer:
             raw = answer.read()

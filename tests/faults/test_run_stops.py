@@ -44,7 +44,7 @@ SLOW = {
     "start": Slow(etcd="exec sleep 600"),
     "ready": Slow(python='case "$*" in *"--disaggregation-mode decode"*) exec sleep 600;; esac'),
     "canary": Slow(role={"args": {"speedup-ratio": 0.005}}),
-    "warmup": Slow({"timeouts": {"warmup_requests": 44}}, {"args": {"speedup-ratio": 0.2}}),
+    "warmup": Slow({"timeouts": {"warmup_requests": 44}}, {"args": {"speedup-ratio": 0.05}}),
     "measure": Slow({"reduced": {"min_duration_s": 60}}),
 }
 
@@ -99,7 +99,7 @@ def test_a_signal_ends_the_run_in_every_phase(place: Place, phase: str) -> None:
 
 
 def was_interrupted(run: Run, phase: str, number: signal.Signals) -> None:
-    ended = run.end(30)
+    ended = run.end()
     verdict = run.verdict()
     assert (ended.status, verdict["verdict"]) == (CODES[number], "FAILED"), ended.stderr
     reason = verdict["reasons"][0]
@@ -125,14 +125,14 @@ def test_a_signal_while_stopping_leaves_the_verdict_as_it_was(place: Place) -> N
             run.wait_for_phase("stop")
             run.send(number)
         for run in runs:
-            ended = run.end(30)
+            ended = run.end()
             assert (run.verdict()["verdict"], ended.status) == ("VALID", 0), ended.stderr
             assert run.phases()[-2:] == ["stop", "record"]
             run.assert_nothing_left()
 
 
 LINGERING = """case "$*" in *"--disaggregation-mode decode"*)
-trap 'sleep 4; exit 0' INT
+trap 'sleep 3; exit 0' INT
 trap '' TERM
 echo up
 while :; do sleep 0.1; done;;
@@ -144,7 +144,7 @@ def says_up(log: Path) -> bool:
 
 
 def test_a_second_signal_asks_for_haste(place: Place) -> None:
-    """A worker that needs four seconds to end is given them after one signal, and is killed after two."""
+    """A worker that needs three seconds to end is given them after one signal, and is killed after two."""
     with slow_runs(place, Slow(python=LINGERING)) as (once, twice):
         for run in (once, twice):
             run.wait_for("process_ready", process="prefill-0")
@@ -152,7 +152,7 @@ def test_a_second_signal_asks_for_haste(place: Place) -> None:
             run.send(signal.SIGINT)
         twice.wait_for_phase("stop")
         twice.send(signal.SIGINT)
-        assert [run.end(30).status for run in (once, twice)] == [130, 130]
+        assert [run.end().status for run in (once, twice)] == [130, 130]
         ends = [run.wait_for("process_exited", process="decode-0")["status"] for run in (once, twice)]
         assert ends == [0, -signal.SIGKILL]
         once.assert_nothing_left()

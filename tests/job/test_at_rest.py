@@ -50,7 +50,7 @@ def rest_of(engines: Engines, *, restart_workers: bool) -> Rest:
         supervisor=SimpleNamespace(pause=nothing),
         events=SimpleNamespace(add=nothing),
     )
-    settings = Search(rest_s=0.05, restart_workers=restart_workers)
+    settings = Search(rest_s=1.0, restart_workers=restart_workers)
     return Rest(cast("Job", job), cast("Deployment", engines), settings, [b"{}"])
 
 
@@ -59,7 +59,7 @@ def test_workers_that_do_not_come_to_rest_end_the_run_where_none_may_be_restarte
     rest = rest_of(engines, restart_workers=False)
     assert rest.reach()["restarted"] is False
     engines.running = 3.0
-    with pytest.raises(ServingError, match=r"did not come to rest within 0\.05 s: decode-0 running 3") as problem:
+    with pytest.raises(ServingError, match=r"did not come to rest within 1 s: decode-0 running 3") as problem:
         rest.reach()
     assert "restart_workers: true" in problem.value.action
     assert (engines.restarted, engines.nudges) == (False, 1)

@@ -10,7 +10,7 @@ import pytest
 
 from dynamo_mlperf.load.logs import read_logs
 from dynamo_mlperf.record import PHASES
-from tests.job.chain import TOKEN, Ended, Place, Run
+from tests.job.chain import LIMIT_MS, TOKEN, Ended, Place, Run
 
 pytestmark = [pytest.mark.dynamo, pytest.mark.loadgen]
 
@@ -117,7 +117,7 @@ def test_interactive_leaves_a_complete_record(place: Place) -> None:
         assert verdict["remote_prefills"] == 44
         assert verdict["disaggregation"]["proof"] == "routing only"
         latency = verdict["latency_p99_ms"]["end_to_end"]
-        assert (latency["limit"], latency["percentile"], latency["over_limit"]) == (20000, 0.9, 0)
+        assert (latency["limit"], latency["percentile"], latency["over_limit"]) == (LIMIT_MS, 0.9, 0)
         holds_everything(run, topology)
         says_how_each_process_was_started(run)
         last = ended.stdout.splitlines()[-1]

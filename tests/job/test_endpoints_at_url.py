@@ -48,7 +48,7 @@ def test_its_own_scorer_finds_what_the_oracle_knows(tmp_path: Path) -> None:
     ("benchmark", "more", "text"),
     [
         ("llama2-70b-99.9", (), "llama2-70b-99.9 is not measured with endpoints"),
-        ("gpt-oss-120b", ("--with-accuracy",), "the accuracy of gpt-oss-120b is not measured with endpoints"),
+        ("gpt-oss-120b", ("--with-accuracy",), "cannot score the accuracy of gpt-oss-120b: its Live"),
         ("gpt-oss-120b", ("--mode", "accuracy"), "--mode accuracy is LoadGen's"),
         ("gpt-oss-120b", ("--client", "loadgen", "--with-accuracy"), "--with-accuracy is for --client endpoints"),
         ("gpt-oss-120b", (), "the site file names no environment that has it"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -157,3 +158,14 @@ def test_a_gpu_without_a_profile_gets_a_roofline_that_says_so() -> None:
     engines, notes = engines_of(topology, Path(), {})
     assert {each.profile.facts["origin"] for each in engines.values()} == {"analytic"}
     assert any("is analytic: a roofline, not a measurement" in note for note in notes)
+
+
+def test_a_seed_draws_other_requests_at_other_times_and_0_those_it_always_has(tmp_path: Path) -> None:
+    lengths = Lengths(np.arange(1000, 2000), np.arange(10, 60), "made")
+    drawn = {}
+    for seed in (0, 1, 2):
+        path = write_requests(tmp_path / f"{seed}", replace(lengths, seed=seed), 40).path
+        drawn[seed] = path.read_text()
+        assert write_requests(tmp_path / "again", replace(lengths, seed=seed), 40).path.read_text() == drawn[seed]
+    assert len(set(drawn.values())) == 3
+    assert write_requests(tmp_path / "plain", lengths, 40).path.read_text() == drawn[0]

@@ -29,6 +29,8 @@ def _progress(t_s: float, completed: int, over: int, failed: int = 0, late: int 
         "issued": completed + 5,
         "completed": completed,
         "over": {"ttft": over},
+        "over_in_flight": {"ttft": 2},
+        "known_in_flight": {"ttft": 4},
         "failed": failed,
         "failed_late": late,
         "first_failure": "HTTP 500" if failed else "",

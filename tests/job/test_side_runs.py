@@ -79,7 +79,7 @@ def run_loadgen(side: SideTest, root: Path, port: int, *, cwd: Path | None = Non
     path = test.directory / "measure.json"
     path.write_text(json.dumps(spec.to_json()))
     argv = [sys.executable, "-m", "dynamo_mlperf.load.loadgen_process", str(path)]
-    done = subprocess.run(argv, cwd=cwd or test.load_dir, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(argv, cwd=cwd or test.load_dir, capture_output=True, text=True, timeout=240, check=False)
     if done.returncode:
         raise MeasureError(f"status {done.returncode}: {done.stderr}")
 

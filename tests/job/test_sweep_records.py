@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.job.sweep_records import SweepRecords, finished_split, run_at
+from dynamo_mlperf.job.redoing import changes, refuse_changed
+from dynamo_mlperf.job.sweep_records import SweepRecords, finished_split, run_at, split_changes
 from dynamo_mlperf.topology.role_splits import RoleCount, RoleSplit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 SPLIT = RoleSplit("1P1D", (RoleCount("prefill", 1, 1), RoleCount("decode", 1, 1)))
+SOUGHT = {"search.tolerance": 0.05, "search.low": None, "search.time_budget_s": 60.0}
 MEASURED = {
     "split": "1P1D",
+    "sought": SOUGHT,
     "rate_qps": 16.0,
     "ceiling_qps": None,
     "target_qps": 16.0,
@@ -35,8 +39,8 @@ def _run(folder: Path, rate: float, text: str | None = None) -> None:
     (folder / "verdict.json").write_text(json.dumps(verdict) if text is None else text)
 
 
-def _taken_over(old: Path, new: Path) -> tuple[SweepRecords, Path]:
-    records = SweepRecords(new, {})
+def _taken_over(old: Path, new: Path, sought: Mapping[str, Any] | None = None) -> tuple[SweepRecords, Path]:
+    records = SweepRecords(new, {}, sought=SOUGHT if sought is None else sought)
     records.take_over(old, (SPLIT,), {})
     return records, records.folder(SPLIT)
 
@@ -87,3 +91,26 @@ def test_a_split_that_failed_is_tried_again_and_one_that_was_measured_is_not(tmp
     records, folder = _taken_over(tmp_path / "old", tmp_path / "again")
     assert records.splits == []
     assert [one.name for one in folder.iterdir()] == ["rate-001"]
+
+
+def test_a_split_that_was_found_with_another_tolerance_is_not_kept_and_its_runs_are(tmp_path: Path) -> None:
+    old = tmp_path / "old" / "1P1D"
+    _run(old / "rate-001", 16.0)
+    (old / "split.json").write_text(json.dumps(MEASURED))
+    tighter = SOUGHT | {"search.tolerance": 0.01}
+    records, folder = _taken_over(tmp_path / "old", tmp_path / "new", tighter)
+    assert records.splits == []
+    assert [one.name for one in folder.iterdir()] == ["rate-001"]
+    with pytest.raises(
+        ConfigError, match=r"1 finished splits \(1P1D\) .*search.tolerance 0.05 there, 0.01 now"
+    ) as refused:
+        refuse_changed({"1P1D": split_changes(MEASURED, tighter), "2P1D": []}, tmp_path / "old")
+    assert "--redo" in refused.value.action
+
+
+def test_a_larger_budget_matters_only_where_nothing_was_located() -> None:
+    larger = SOUGHT | {"search.time_budget_s": 600.0}
+    assert changes(SOUGHT, larger, located=True) == []
+    assert changes(SOUGHT, larger, located=False) == ["search.time_budget_s 60.0 there, 600.0 now"]
+    assert changes(None, SOUGHT, located=True), "a record that does not say"
+    assert changes({"sweep.rates": [3.0]}, {"sweep.rates": [3.0, 6.0]}, located=True)

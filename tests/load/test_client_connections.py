@@ -53,7 +53,7 @@ class Peer(asyncio.Transport):
 
 
 async def _until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not done():  # noqa: ASYNC110 - what is waited for happens in the oracle's thread
             await asyncio.sleep(0.01)
 

@@ -28,6 +28,8 @@ from tests.fakes.oracle import Oracle, Script
 pytestmark = pytest.mark.endpoints
 
 SAMPLES = 24
+LIMIT_MS = 60_000.0
+"""So long that endpoints may be late by as much as a busy machine makes it: a hundredth of this."""
 END_S = 300.0
 
 
@@ -48,7 +50,7 @@ def _run(root: Path, scenario: str, script: Script, qps: float, *, accuracy: boo
     python = os.environ["ENDPOINTS_PYTHON"]
     write_tiny_catalogue(root / "catalogue", SAMPLES)
     samples = load_catalogue(root / "catalogue")
-    limit = {} if scenario == "Offline" else {"percentile": 90.0, "latency_limit_ms": 4000.0}
+    limit = {} if scenario == "Offline" else {"percentile": 90.0, "latency_limit_ms": LIMIT_MS}
     reduction = Reduction(samples=SAMPLES, min_duration_s=1, **limit)
     settings = build_settings(benchmark("qwen3-vl-235b-a22b"), scenario, qps, SAMPLES, reduction, request_timeout_s=20)
     data = data_of(samples, settings)
@@ -90,7 +92,7 @@ def test_a_server_run_is_valid_and_each_lowered_word_of_it_is_not(tmp_path: Path
     verdict = ended.judged()
     assert (verdict.verdict, _texts(verdict)) == ("VALID", "")
     latency = verdict.latency_p99_ms["end_to_end"]
-    assert (verdict.requests, latency.over_limit, latency.limit, latency.percentile) == (120, 0, 4000, 0.9)
+    assert (verdict.requests, latency.over_limit, latency.limit, latency.percentile) == (120, 0, LIMIT_MS, 0.9)
     assert latency.early_stopping is not None
     # The same files, held to other settings: each is named.
     slower = ended.judged(replace(settings, target_latency_ms=1.0))

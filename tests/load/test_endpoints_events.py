@@ -123,3 +123,18 @@ def test_no_log_is_no_measurement(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").mkdir()
     with pytest.raises(MeasureError, match="cannot be read"):
         read_events(tmp_path / "events.jsonl", LIMITS)
+
+
+def test_samples_under_way_are_over_as_soon_as_that_is_certain() -> None:
+    """One whose first token was late, one that has waited for too long by the time of the last event; and one in time."""
+    begun = [
+        BEGIN,
+        *(_line("sample.issued", at_ms, name) for name, at_ms in (("late", 110), ("mute", 120), ("new", 1110))),
+    ]
+    book = _book([*begun, _line("sample.recv_first", 150, "late"), _line("sample.recv_first", 1130, "new")])
+    assert (book.over, book.early().over) == ({"end_to_end": 0, "ttft": 0}, {"end_to_end": 0, "ttft": 1})
+    book.take(_line("sample.issued", 1215, "other"))
+    assert book.early().over == {"end_to_end": 1, "ttft": 2}, "110 + 100 ms, and a second in which it may be heard of"
+    book.take(_line("sample.complete", 1240, "late", data=STREAMED, finish_reason="stop"))
+    assert (book.over, book.early().over) == ({"end_to_end": 1, "ttft": 1}, {"end_to_end": 1, "ttft": 1})
+    assert book.early().known == {"end_to_end": 1, "ttft": 2}

@@ -177,6 +177,17 @@ def test_an_offline_run_that_was_too_short_is_told_its_rate(tmp_path: Path) -> N
     )
 
 
+def test_a_run_at_a_rate_that_is_too_short_is_told_a_slower_one(tmp_path: Path) -> None:
+    counts = {"n_samples_issued": 8000, "n_samples_completed": 8000, "duration_ns": 594_000_000_000}
+    directory = _endpoints(tmp_path / "x", {"settings.load_pattern.target_qps": 13.4}, **counts)
+    wanted = Wanted(scenario="Interactive")
+    (said,) = [text for text in _texts(judge_directory(directory, wanted)).split("\n") if text.startswith("duration")]
+    assert said == (
+        "duration: wanted 600 s or more, got 594.000 s. set target_qps to 13.199 or less, "
+        "or write a larger n_samples_to_issue, in whole data sets"
+    )
+
+
 # -- a whole run directory --
 
 

@@ -96,7 +96,7 @@ class Bench:
     def run(self, load: Load, *ports: int, **settings: Any) -> Verdict:
         """Run to the end, and judge."""
         with self.start(load, *ports, **settings) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=180)
         assert (process.returncode, out, err) == (0, "", "")
         return judge(self.out, load.settings, None, "reduced", str(self.root))
 
@@ -140,7 +140,7 @@ def test_valid_run_measures_what_the_oracle_did(bench: Bench, scenario: str) -> 
 
 def test_valid_offline_run(bench: Bench) -> None:
     load = Load("Offline", qps=58, seconds=0.5, samples=32)
-    with Oracle(Script(ttft_ms=600)) as oracle:
+    with Oracle(Script(ttft_ms=3000)) as oracle:  # none is answered before all are sent
         verdict = bench.run(load, oracle.port)
     assert (verdict.verdict, texts(verdict), verdict.requests) == ("VALID", "", 32)
     assert verdict.latency_p99_ms == {}
@@ -149,12 +149,12 @@ def test_valid_offline_run(bench: Bench) -> None:
 
 def test_offline_keeps_its_bound_in_flight(bench: Bench) -> None:
     load = Load("Offline", qps=10, seconds=0.1, samples=40, workers=2)
-    with Oracle(Script(ttft_ms=50)) as oracle:
+    with Oracle(Script(ttft_ms=200)) as oracle:
         verdict = bench.run(load, oracle.port, max_in_flight=3)
     assert (verdict.verdict, texts(verdict)) == ("VALID", "")
     assert oracle.stats().peak_in_flight == 6
     issued = read_queries(bench.out / "queries.csv").issued_ms
-    assert issued[39] > 6 * 50  # six at a time: the last ones waited for six answers before theirs
+    assert issued[39] > 6 * 200  # six at a time: the last ones waited for six answers before theirs
 
 
 def test_ttft_and_tpot_reach_loadgen(bench: Bench) -> None:
@@ -186,7 +186,7 @@ def test_latency_over_the_limit_is_invalid(bench: Bench) -> None:
 
 
 def test_one_hangs_one_drops_one_fails_and_the_run_ends(bench: Bench) -> None:
-    load = Load(samples=50, seconds=0.5, timeout_s=1.5, faults={7: "never", 21: "drop", 33: "500"})
+    load = Load(samples=50, seconds=0.5, timeout_s=6, faults={7: "never", 21: "drop", 33: "500"})
     with Oracle() as oracle:
         verdict = bench.run(load, oracle.port)
     assert (verdict.verdict, verdict.failed_requests, verdict.requests) == ("INVALID", 3, 50)
@@ -194,7 +194,7 @@ def test_one_hangs_one_drops_one_fails_and_the_run_ends(bench: Bench) -> None:
         entry["sample"]: entry["cause"] for entry in json.loads((bench.out / "client.json").read_text())["failed"]
     }
     assert set(failed) == {7, 21, 33}
-    assert failed[7] == "no end within 1.5 s of issue, 0 bytes received"
+    assert failed[7] == "no end within 6 s of issue, 0 bytes received"
     assert "connection lost after" in failed[21]
     assert failed[33].startswith("HTTP 500: ")
     for sample in failed:
@@ -219,7 +219,7 @@ def test_one_failure_in_a_thousand_is_invalid_and_named(bench: Bench) -> None:
 )
 @pytest.mark.parametrize("name", [QWEN, "gpt-oss-120b"])
 def test_all_failed_is_invalid_without_a_throughput(bench: Bench, fault: str | None, cause: str, name: str) -> None:
-    load = Load(name=name, seconds=0.3, samples=32, timeout_s=5)
+    load = Load(name=name, seconds=0.3, samples=32)
     with Oracle(Script(faults={"all": str(fault)})) as oracle:
         verdict = bench.run(load, oracle.port if fault else closed_port())
     assert (verdict.verdict, verdict.failed_requests, verdict.requests) == ("INVALID", 32, 32)
@@ -286,7 +286,7 @@ def test_300_held_requests_are_in_flight_at_once(bench: Bench) -> None:
 
 def test_more_in_flight_than_the_machine_allows_is_refused_before_anything_is_sent(bench: Bench) -> None:
     with Oracle() as oracle, bench.start(Load(qps=1000, samples=300), oracle.port, most_files=200) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     assert (process.returncode, out, oracle.stats().connections) == (4, "", 0)
     assert "open files each, and the limit is 200" in err
 
@@ -359,10 +359,10 @@ def test_a_signal_stops_at_once_and_leaves_nothing(bench: Bench, number: signal.
     with Oracle(Script(ttft_ms=60_000)) as oracle, bench.start(Load(seconds=60, workers=2), oracle.port) as process:
         children = wait_until_under_way(bench, process)
         process.send_signal(number)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=180)
     assert (process.returncode, out, err) == (status, "", f"stopped by {number.name}\n")
     assert len(children) == 2
-    assert not psutil.wait_procs(children, timeout=5)[1]
+    assert not psutil.wait_procs(children, timeout=60)[1]
     assert not (bench.out / "client.json").exists()
     verdict = judge(bench.out, Load(seconds=60).settings, None, "reduced", "x")
     assert (verdict.verdict, verdict.completed_qps) == ("FAILED", None)
@@ -382,7 +382,7 @@ def test_death_of_a_client_process_ends_the_run_and_is_named(bench: Bench, *, un
             while process.poll() is None and issued(bench) < seen + 8:
                 time.sleep(0.02)
         victim.kill()
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=180)
     assert process.returncode == 4
     assert err.startswith("client worker 1 ended with status -9 during the measurement")
     assert err.count("\n") == 1
@@ -392,13 +392,13 @@ def test_death_of_the_loadgen_process_ends_the_client_processes(bench: Bench) ->
     with Oracle(Script(ttft_ms=60_000)) as oracle, bench.start(Load(seconds=60), oracle.port) as process:
         children = wait_until_under_way(bench, process)
         process.kill()
-        process.communicate(timeout=20)
-    assert not psutil.wait_procs(children, timeout=10)[1]
+        process.communicate(timeout=180)
+    assert not psutil.wait_procs(children, timeout=60)[1]
 
 
 def refuse(bench: Bench, **settings: Any) -> str:
     with bench.start(Load(), closed_port(), **settings) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
     assert (process.returncode, out) == (4, "")
     assert err.count("\n") == 1
     return err

@@ -196,6 +196,18 @@ def test_an_offline_run_that_is_too_short_says_which_rate_is_enough(
     assert reason.action == f"set target_qps to about {rate}: LoadGen plans an Offline run by it"
 
 
+def test_a_server_run_without_room_for_the_luck_of_arrivals_says_how_much_slower_is_enough() -> None:
+    """Whole data sets at a rate that just fills the time: the fixed seed ends them at the same second each time."""
+    settings = dataclasses.replace(SETTINGS, target_qps=40.96, min_duration_ms=600_000)
+    none, ends_ms = np.zeros(100, dtype=np.int64), np.linspace(10.0, 597_000.0, 100)
+    queries = Queries(none, np.zeros(100), ends_ms, ends_ms, none, none, ("",) * 100)
+    (reason,) = duration(queries, settings)
+    assert (reason.check, reason.got) == ("duration", "597.000 s")
+    assert reason.action.startswith("set target_qps to 40.551 or less: the queries of the run, whole data sets, ")
+    slower = dataclasses.replace(queries, issued_ms=queries.issued_ms, completed_ms=ends_ms * 40.96 / 40.551)
+    assert duration(slower, dataclasses.replace(settings, target_qps=40.551)) == []
+
+
 SPOILED: list[tuple[str, Callable[[Run], object], str]] = [
     ("result", lambda run: run.set_log("result_validity", '"INVALID"'), "LoadGen's result: wanted VALID, got INVALID"),
     ("errors", lambda run: run.set_log("num_errors", "1"), "error entries in LoadGen's log: wanted 0, got 1"),

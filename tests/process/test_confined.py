@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -37,12 +37,22 @@ def test_what_it_is_given_and_how_it_ended_are_told() -> None:
 
 def test_a_program_is_killed_with_all_that_it_started_when_its_time_is_up() -> None:
     code = "import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
-    status, answer = python(code, timeout_s=3.0)
-    assert status is None
-    assert answer
-    left = int(answer)
-    with contextlib.suppress(psutil.NoSuchProcess):
-        assert psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+    for timeout_s in (3.0, 60.0):  # a busy machine may need longer to start it
+        status, answer = python(code, timeout_s=timeout_s)
+        assert status is None
+        if answer:
+            break
+    deadline = time.monotonic() + 60
+    while _runs(int(answer)):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_an_answer_without_end_is_cut() -> None:

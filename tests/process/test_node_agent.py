@@ -118,7 +118,7 @@ def test_hundreds_of_connections_go_in_turns() -> None:
     with socket.socket() as door:
         door.bind(("127.0.0.1", 0))
         door.listen(1024)
-        assert unreachable([door.getsockname()] * 300, 3.0) == {}
+        assert unreachable([door.getsockname()] * 300, 60.0) == {}
 
 
 def test_it_tidies_up_after_an_engine_while_others_run(agent: Talk) -> None:
@@ -167,12 +167,12 @@ def test_it_removes_the_memory_that_the_runs_engines_left_and_no_other(agent: Ta
         else:  # as Slurm ends a job: the engine takes no notice of SIGTERM in time
             engines[0].send_signal(signal.SIGSTOP)
             agent.process.send_signal(signal.SIGTERM)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while engines[0].poll() is None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
         assert agent.answer() == {"removed": [str(ours)], "left": []}
-        assert agent.process.wait(20) == 0
+        assert agent.process.wait(60) == 0
         assert theirs.exists()
         assert engines[1].poll() is None
     finally:

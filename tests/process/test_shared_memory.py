@@ -39,7 +39,7 @@ class Engine:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(5)
+        self.process.wait(60)
         if self.process.stdout:
             self.process.stdout.close()
 

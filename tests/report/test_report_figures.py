@@ -32,7 +32,7 @@ def test_judged_figures_are_the_verdicts_and_the_rest_is_counted(tmp_path: Path)
     paths = build_run(tmp_path / "run", queries=24000)
     run = read_run(paths.root)
     assert run.queries is not None
-    end_to_end, ttft = figures_of(paths.root).latencies
+    end_to_end, ttft, tpot = figures_of(paths.root).latencies
     latencies = np.sort(run.queries.completed_ms - run.queries.issued_ms)
     assert end_to_end.percentiles[0.5] == pytest.approx(latencies[12000])
     assert end_to_end.percentiles[0.9] == pytest.approx(latencies[21600])
@@ -40,7 +40,12 @@ def test_judged_figures_are_the_verdicts_and_the_rest_is_counted(tmp_path: Path)
     assert end_to_end.percentiles[0.99] == verdict["latency_p99_ms"]["end_to_end"]["plain"]
     assert end_to_end.early_stopping == verdict["latency_p99_ms"]["end_to_end"]["early_stopping"]
     assert end_to_end.over_text == f"{int((latencies > 1500).sum())}, 204 allowed"
-    assert (ttft.name, ttft.judged_at, ttft.limit) == ("TTFT", None, None)
+    assert [(row.name, row.judged_at, row.limit) for row in (ttft, tpot)] == [
+        ("TTFT", None, None),
+        ("TPOT", None, None),
+    ]
+    per_token = (run.queries.completed_ms - run.queries.first_token_ms) / (run.queries.output_tokens - 1)
+    assert tpot.percentiles[0.5] == pytest.approx(np.sort(per_token)[12000])
 
 
 @pytest.mark.parametrize("state", ["FAILED", None])

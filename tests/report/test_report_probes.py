@@ -17,7 +17,13 @@ ANSWER = {
     "reason": "full-length VALID run at 15.553 QPS",
     "confirmed_by": 1,
     "probes": [
-        {"target_qps": 20.0, "n": 132, "over_limit": {"<b>ttft": 40}, "seconds": 7.1, "ended": "too low"},
+        {
+            "target_qps": 20.0,
+            "n": 132,
+            "over_limit": {"<b>ttft": 40, "end_to_end": 3},
+            "seconds": 7.1,
+            "ended": "too low",
+        },
         {"target_qps": 15.553, "n": 88, "over_limit": {}, "seconds": 6.4, "valid": True, "purpose": "to confirm"},
         {"target_qps": "x", "n": None, "valid": False, "reasons": ["client-limited: wanted a faster one"]},
     ],
@@ -35,7 +41,7 @@ def test_each_probe_is_a_row_of_the_page(tmp_path: Path) -> None:
     assert [row.confirms for row in view.rows] == [False, True, False]
     page = write_report(paths.root).read_text()
     assert page.count("(this page's result)") == 1
-    assert "40 over &lt;b&gt;ttft" in page
+    assert "40 over &lt;b&gt;TTFT, 3 over end-to-end" in page
     assert "<pre>search:\n  low: 5.0\n</pre>" in page
 
 

@@ -144,7 +144,7 @@ def test_a_long_reason_leaves_the_headline_in_one_piece(tmp_path: Path) -> None:
         tmp_path / "run", lambda v: v.update({"verdict": "INVALID", "class": "reduced", "reasons": [reason]})
     )
     assert summary(root).splitlines()[:2] == [
-        "INVALID (end_to_end within 500 ms)",
+        "INVALID (end-to-end within 500 ms)",
         "  qwen3-vl-235b-a22b  Interactive  class reduced",
     ]
 

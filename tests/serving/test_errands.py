@@ -85,7 +85,7 @@ def gate(tmp_path: Path) -> Gate:
     paths = RunPaths(tmp_path)
     events = EventLog(paths)
     supervisor = Supervisor(LocalAllocation(1), paths, events, StopFlag())
-    return Gate(supervisor, None, events, "mocker", lambda _text: None, 30.0, 10.0)  # type: ignore[arg-type]
+    return Gate(supervisor, None, events, "mocker", lambda _text: None, 120.0, 60.0)  # type: ignore[arg-type]
 
 
 def errand(frontend: Frontend, *workers: str) -> Errand:

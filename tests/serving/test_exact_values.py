@@ -31,7 +31,7 @@ SRUN = """#!/bin/sh
 while [ "$1" != env ]; do shift; done
 exec "$@"
 """
-END_S = 30.0
+END_S = 120.0
 NASTY = 'a,b "c" \'d\' $HOME `id` \\ {"x": [1, 2]}\n\ttwo=3;#%&*!'
 TEXTS = st.text(
     st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")) | st.sampled_from("\n\t,'\"$\\ ={}"), max_size=40
@@ -90,7 +90,7 @@ def allocations(programs: Path) -> dict[str, Allocation]:
 
 
 @pytest.mark.parametrize("kind", ["local", "slurm"])
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @example(value=NASTY, flag=NASTY, options={NASTY: [NASTY, 1]})
 @given(value=TEXTS, flag=TEXTS, options=JSONS)
 def test_values_arrive_byte_for_byte_and_nothing_else_does(

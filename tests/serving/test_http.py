@@ -42,7 +42,7 @@ def serve() -> Iterator[Callable[[list[bytes]], tuple[str, int]]]:
 
     yield start
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     for listener in sockets:
         listener.close()
 

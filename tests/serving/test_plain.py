@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from dynamo_mlperf.errors import ServingError
 from dynamo_mlperf.files import RunPaths
-from dynamo_mlperf.process.allocation import LOOPBACK, LocalAllocation
+from dynamo_mlperf.process.allocation import LocalAllocation
 from dynamo_mlperf.process.command import Command, inherited_environment
 from dynamo_mlperf.process.signals import StopFlag
 from dynamo_mlperf.record import EventLog, read_events
@@ -22,6 +21,7 @@ from dynamo_mlperf.serving.readiness import Gate
 from dynamo_mlperf.serving.supervisor import Layer, Supervisor
 from dynamo_mlperf.topology.plan import make_plan
 from dynamo_mlperf.topology.spec import parse_topology
+from tests.fakes.free_ports import free_block
 
 TOPOLOGY = parse_topology(
     """
@@ -47,8 +47,8 @@ class Stand:
         events = EventLog(self.paths)
         allocation = LocalAllocation(1)
         self.supervisor = Supervisor(allocation, self.paths, events, StopFlag())
-        self.endpoints = Endpoints(make_plan(TOPOLOGY), allocation.nodes, free_ports(40), "plain", "tiny-ours")
-        self.gate = Gate(self.supervisor, self.endpoints, events, "trtllm", lambda _text: None, 20.0, 5.0)
+        self.endpoints = Endpoints(make_plan(TOPOLOGY), allocation.nodes, free_block(40).start, "plain", "tiny-ours")
+        self.gate = Gate(self.supervisor, self.endpoints, events, "trtllm", lambda _text: None, 120.0, 60.0)
         self._environment = {**inherited_environment(), "PYTHONPATH": str(fakes)}
         (root / "options.yaml").write_text('{"kv_cache_config": {"enable_block_reuse": false}}')
 
@@ -60,14 +60,6 @@ class Stand:
         argv = (*serve, "--served_model_name", model, *where)
         log = self.paths.log_of(worker.name)
         self.supervisor.start(Command(worker.name, argv, self._environment, log), Layer.WORKER)
-
-
-def free_ports(count: int) -> int:
-    """First of as many ports that nobody listens on, most likely."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-    return min(port, 65535 - count)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from dynamo_mlperf.slurm.outcome import outcome_of
 from dynamo_mlperf.slurm.runs import find_run, list_runs, read_run
 from dynamo_mlperf.slurm.standing import Standing, standings
 from dynamo_mlperf.slurm.submission import RECORD, RECORDS
-from tests.fakes.slurm_programs import NO_ACCOUNTING, NO_SUCH_JOB, FakeSlurm
+from tests.fakes.slurm_programs import NO_ACCOUNTING, NO_CONTROLLER, NO_SUCH_JOB, FakeSlurm
 
 
 def make_run(runs: Path, job: str = "42", verdict: str | None = "VALID", code: int | None = 0) -> Path:
@@ -43,7 +43,8 @@ def stands(slurm: FakeSlurm, runs: Path, state: str, code: str, derived: str = "
     slurm.script("sacct", NO_ACCOUNTING)
     slurm.script("scontrol", NO_SUCH_JOB)
     if by == "sacct":
-        slurm.answers("sacct", f"42|{state}|{code}|{derived}|n[1-2]|None|1|2|3\n")
+        slurm.script("scontrol", NO_CONTROLLER)
+        slurm.answers("sacct", f"42|42|{state}|{code}|{derived}|n[1-2]|None|1|2|3\n")
     else:
         name, _, who = state.partition(" by ")
         slurm.answers(
@@ -76,10 +77,12 @@ CASES = [
     Case("COMPLETED", "0:0", "0:0", ("VALID", 0), "VALID", GOOD, 0, "4.50 completed per second"),
     Case("COMPLETED", "0:0", "1:0", ("VALID", 0), "VALID", GOOD, 0, "4.50 completed per second"),
     Case("FAILED", "0:0", "0:0", ("VALID", 0), "FAILED", BAD, 4, "its verdict says VALID, which does not count"),
-    Case("OUT_OF_MEMORY", "0:125", "0:0", ("VALID", 0), "OUT_OF_MEMORY", BAD, 253, "ran out of memory"),
+    Case("OUT_OF_MEMORY", "0:125", "0:0", ("VALID", 0), "OUT_OF_MEMORY", BAD, 4, "ran out of memory; its verdict"),
     Case("CANCELLED by 1000", "0:0", "0:0", ("VALID", 0), "CANCELLED", BAD, 143, "was cancelled"),
     Case("NODE_FAIL", "0:0", "0:0", (None, None), "NODE_FAIL", BAD, 4, "lost a node"),
-    Case("TIMEOUT", "0:0", "0:0", (None, None), "TIMEOUT", BAD, 4, "reached its time limit"),
+    Case("TIMEOUT", "0:0", "0:0", (None, None), "TIMEOUT", BAD, 143, "reached its time limit"),
+    Case("TIMEOUT", "0:15", "0:0", (None, None), "TIMEOUT", BAD, 143, "reached its time limit"),
+    Case("FAILED", "4:0", "0:125", ("FAILED", 4), "FAILED", BAD, 4, "20 s"),
     Case("PREEMPTED", "0:0", "0:0", ("VALID", None), "PREEMPTED", BAD, 4, "was preempted"),
     Case("COMPLETED", "0:0", "0:0", (None, None), "FAILED", BAD, 4, "holds no verdict"),
     Case("COMPLETED", "0:0", "0:0", ("VALID", None), "FAILED", BAD, 4, "no end of its controller"),
@@ -106,8 +109,8 @@ def test_only_a_clean_job_with_a_complete_result_is_a_success(
     outcome = stands(slurm, tmp_path, case.state, case.code, case.derived, by=by).outcome
     assert (outcome.word, outcome.success, outcome.exit_code) == (case.word, case.success, case.exit_code)
     assert case.said in outcome.text
-    derived = "a step of the job ended with 1 (Slurm's derived exit code)"
-    assert outcome.warnings == (() if case.derived == "0:0" else (derived,))
+    told = {"1:0": "ended with 1", "0:125": "ran out of memory"}.get(case.derived)
+    assert outcome.warnings == ((f"a step of the job {told} (Slurm's derived exit code)",) if told else ())
 
 
 def test_a_verdict_that_is_cut_short_is_none(slurm: FakeSlurm, tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_a_living_stagers_copy_is_left_alone(
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
     result = stage(manifest, source, disk)
     assert not result.reused
-    out, err = process.communicate("\n" * 20, timeout=20)
+    out, err = process.communicate("\n" * 20, timeout=60)
     assert process.returncode == 0, err
     assert json.loads(out.splitlines()[-1]) == [str(result.path), 0, True]
     assert _same(source, result.path)
@@ -205,7 +205,7 @@ def test_two_at_once_make_one_copy(repository: Path, source: Path, manifest: Man
     with pytest.raises(SetupError, match=rf"another process \(pid {first.pid}\) has been staging .* for 0 s"):
         stage(manifest, source, disk, lock_wait_s=0.2)
     second = _start(repository, manifest, source, disk, pause_at=MIB)
-    outs = [process.communicate("\n" * 20, timeout=20) for process in (first, second)]
+    outs = [process.communicate("\n" * 20, timeout=60) for process in (first, second)]
     answers = [json.loads(out.splitlines()[-1]) for out, _ in outs]
     final = str(staged_path(manifest, disk))
     assert answers == [[final, 3 * MIB, False], [final, 0, True]]
@@ -222,7 +222,7 @@ def test_many_at_once_without_locks(
             raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    together = threading.Barrier(4, timeout=20)
+    together = threading.Barrier(4, timeout=60)
 
     def stage_with_the_others(_: int) -> bool:
         def report(done: int, total: int) -> None:

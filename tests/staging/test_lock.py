@@ -105,7 +105,7 @@ def test_two_stagers_that_both_hold_the_lock(tmp_path: Path, repository: Path) -
     for each in stagers:
         assert each.stdout is not None
         assert each.stdout.readline() == "reached\n", "the second did not wait for the first"
-    copied = sorted(int(each.communicate("\n", timeout=30)[0]) for each in stagers)
+    copied = sorted(int(each.communicate("\n", timeout=60)[0]) for each in stagers)
     assert copied == [0, 1 << 20]
     assert is_staged(manifest, staged_path(manifest, disk))
     assert list(disk.glob(".*.partial")) == []

@@ -22,7 +22,7 @@ def _name_of_another_process(repository: Path, *, alive: bool) -> tuple[str, sub
     assert process.stdout is not None
     name = process.stdout.readline().strip()
     if not alive:
-        process.communicate("\n", timeout=20)
+        process.communicate("\n", timeout=60)
     return name, process
 
 
@@ -36,7 +36,7 @@ def test_own_names_are_hidden_different_and_alive(tmp_path: Path) -> None:
 def test_a_living_and_a_dead_writer(tmp_path: Path, repository: Path) -> None:
     name, process = _name_of_another_process(repository, alive=True)
     assert not is_abandoned(tmp_path / name)
-    process.communicate("\n", timeout=20)
+    process.communicate("\n", timeout=60)
     assert is_abandoned(tmp_path / name)
 
 

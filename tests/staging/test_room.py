@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from dynamo_mlperf.errors import SetupError
@@ -80,8 +81,12 @@ def models(tmp_path: Path, disk: Path) -> Models:
 @contextmanager
 def _living_run(run: str) -> Iterator[None]:
     """A process of a run on this node."""
-    process = subprocess.Popen(["sleep", "60"], env={**os.environ, RUN_VARIABLE: run})
+    process = subprocess.Popen(["sleep", "600"], env={**os.environ, RUN_VARIABLE: run})
     try:
+        deadline = time.monotonic() + 60
+        while psutil.Process(process.pid).environ().get(RUN_VARIABLE) != run:  # shown a little after it has begun
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
         yield
     finally:
         process.kill()
@@ -152,7 +157,7 @@ def test_nothing_goes_where_that_would_not_be_enough(models: Models) -> None:
 
 def test_an_open_file_is_use(models: Models) -> None:
     with (models.place("b") / "w.bin").open("rb") as file:
-        held = subprocess.Popen(["sleep", "60"], stdin=file)
+        held = subprocess.Popen(["sleep", "600"], stdin=file)
     try:
         assert in_use([models.place("b")]) == {models.place("b"): f"process {held.pid} has files of it open"}
         models.stage("d", evict=True)
@@ -199,6 +204,23 @@ def test_one_that_comes_into_use_while_it_goes_is_given_back(models: Models, mon
     monkeypatch.setattr(Path, "rename", late)
     assert not room._evict(place)
     assert (place / "w.bin").stat().st_size == SIZE
+
+
+def test_one_that_is_removed_while_it_is_looked_at_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    going = tmp_path / "m-0123" / "sub"
+    going.mkdir(parents=True)
+    (going / "w.bin").write_bytes(bytes(SIZE))
+    (tmp_path / "m-0123" / "v.bin").write_bytes(bytes(8 * KIB))
+    scandir = os.scandir
+
+    def late(path: os.PathLike[str] | str) -> object:
+        if Path(path) == going:
+            monkeypatch.undo()
+            shutil.rmtree(going)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    assert 8 * KIB <= room._size_bytes(tmp_path / "m-0123") < SIZE
 
 
 def test_one_that_is_being_staged_stays(models: Models) -> None:

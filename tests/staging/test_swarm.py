@@ -35,12 +35,14 @@ from dynamo_mlperf.staging.wire import (
     receive_head,
     receive_into,
 )
+from tests.fakes.free_ports import free_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MIB = 1 << 20
 NODES = 4
+PATIENCE_S = 60.0
 CHUNK_BYTES = 256 * 1024
 
 # Stages argv[1] from argv[2] to argv[3] with peers argv[4] as rank argv[5]; argv[6] is Python to run before.
@@ -67,18 +69,10 @@ print(json.dumps(answer), flush=True)
 SLOW_STORE = """
 swarm.STORE_READERS = 1
 read = swarm.Swarm._read_chunk
-swarm.Swarm._read_chunk = lambda *given: (time.sleep(0.3), read(*given))[1]
+swarm.Swarm._read_chunk = lambda *given: (time.sleep({seconds}), read(*given))[1]
 """
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.socket() for _ in range(count)]
-    for sock in held:
-        sock.bind(("127.0.0.1", 0))
-    ports = [sock.getsockname()[1] for sock in held]
-    for sock in held:
-        sock.close()
-    return ports
+NEVER_S = 3600.0
+"""For what is not to happen in a test, however busy the machine is."""
 
 
 @dataclass
@@ -107,8 +101,14 @@ class Cluster:
         self.processes: list[subprocess.Popen[str]] = []
 
     def peers(self, **changes: Any) -> Path:
-        nodes = tuple(Peer("127.0.0.1", (port,)) for port in _free_ports(NODES))
-        settings = {"mode": "peers", "chunk_bytes": CHUNK_BYTES, "patience_s": 20.0, **changes}
+        nodes = tuple(Peer("127.0.0.1", (port,)) for port in free_block(NODES))
+        settings = {
+            "mode": "peers",
+            "chunk_bytes": CHUNK_BYTES,
+            "patience_s": PATIENCE_S,
+            "slow_s": NEVER_S,
+            **changes,
+        }
         path = self.root / "peers.json"
         Peers(nodes, new_token(), **settings).write(path)
         return path
@@ -129,14 +129,17 @@ class Cluster:
         return process
 
     def answer(self, process: subprocess.Popen[str]) -> dict[str, Any]:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         found: dict[str, Any] = json.loads(out)
         return found
 
     def written_bytes(self, rank: int) -> int:
         """What a node has of the copy that grows; what it has only made room for does not count."""
-        return sum(path.stat().st_blocks * 512 for path in self.disk(rank).glob(".*.partial/*.bin"))
+        try:
+            return sum(path.stat().st_blocks * 512 for path in self.disk(rank).glob(".*.partial/*.bin"))
+        except FileNotFoundError:  # it has got its final name meanwhile
+            return self.manifest.total_bytes
 
     def assert_staged(self, *ranks: int) -> None:
         for rank in ranks:
@@ -160,7 +163,10 @@ Tweak = Callable[[Swarm], None]
 
 
 def _together(cluster: Cluster, tweaks: Mapping[int, Tweak] | None = None, **changes: Any) -> list[Part]:
-    """All nodes as threads of this process, each with its own disk and sockets; one result per rank, or its error."""
+    """All nodes as threads of this process, each with its own disk and sockets; one result per rank, or its error.
+
+    Nobody is found to be slow, and nobody is dropped for its silence, unless `changes` says otherwise.
+    """
     peers = read_peers(cluster.peers(**changes))
 
     def part(rank: int) -> Part:
@@ -192,8 +198,10 @@ def test_the_store_is_read_once(cluster: Cluster) -> None:
 
 def test_a_node_that_is_killed_midway_costs_its_share_and_no_more(cluster: Cluster) -> None:
     cluster.peers()
-    processes = [cluster.start(rank, SLOW_STORE) for rank in range(NODES)]
-    deadline = time.monotonic() + 60
+    # The one that is killed is by far the slowest, so that something of its share is always still to come.
+    paces_s = [3.0 if rank == 2 else 0.2 for rank in range(NODES)]
+    processes = [cluster.start(rank, SLOW_STORE.format(seconds=pace_s)) for rank, pace_s in enumerate(paces_s)]
+    deadline = time.monotonic() + PATIENCE_S
     while not all(cluster.written_bytes(rank) >= 8 * CHUNK_BYTES for rank in range(NODES)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -248,29 +256,36 @@ def test_a_slow_node_is_relieved(cluster: Cluster) -> None:
         give = swarm._giver._give
 
         def later(sock: socket.socket, number: int) -> None:
-            time.sleep(0.6)
+            time.sleep(1.5)
             give(sock, number)
 
         swarm._giver._give = later  # type: ignore[method-assign]
 
-    parts = _together(cluster, {1: slow}, slow_s=0.5)
+    parts = _together(cluster, {1: slow}, slow_s=2.0)
     cluster.assert_staged(*range(NODES))
+    relieved = set()
     for rank in (0, 2, 3):
-        [text] = parts[rank].notices
-        assert re.fullmatch(r"node 1 would take \d+ s more; \d of its chunks come from elsewhere", text)
+        told = [
+            re.fullmatch(r"node (\d) would take \d+ s more; \d of its chunks come from elsewhere", text)
+            for text in parts[rank].notices
+        ]
+        named = [found[1] for found in told if found]
+        assert len(named) == len(told), parts[rank].notices
+        assert named.count("1") == 1
+        relieved.update(named)  # where the machine is very busy, another one is slow, too
     total = cluster.manifest.total_bytes
-    assert total < sum(part.store for part in parts) < 1.4 * total
+    assert total < sum(part.store for part in parts) < (1 + 0.4 * len(relieved)) * total
 
 
 def test_a_node_that_delivers_nothing_is_dropped(cluster: Cluster) -> None:
     def hang(swarm: Swarm) -> None:
-        swarm._giver._give = lambda *_: time.sleep(3.0)  # type: ignore[method-assign]
+        swarm._giver._give = lambda *_: time.sleep(8.0)  # type: ignore[method-assign]
 
-    parts = _together(cluster, {0: hang}, patience_s=1.0)
+    parts = _together(cluster, {0: hang}, patience_s=5.0)
     cluster.assert_staged(*range(NODES))
     told = {text for rank in (1, 2, 3) for text in parts[rank].notices if "its share" in text}
     assert told <= {
-        "node 0 has delivered nothing for 1 s; its share comes from elsewhere",
+        "node 0 has delivered nothing for 5 s; its share comes from elsewhere",
         "node 0 timed out; its share comes from elsewhere",
     }
     assert told
@@ -324,7 +339,7 @@ def test_a_store_that_is_much_faster_than_the_nodes_is_read_directly(cluster: Cl
         give = swarm._giver._give
 
         def later(sock: socket.socket, number: int) -> None:
-            time.sleep(1.0)
+            time.sleep(2.0)
             give(sock, number)
 
         swarm._giver._give = later  # type: ignore[method-assign]
@@ -348,7 +363,7 @@ def giving(cluster: Cluster) -> Iterator[tuple[Swarm, Peers]]:
 
 
 def _dial(peers: Peers) -> socket.socket:
-    return socket.create_connection((peers.nodes[0].address, peers.nodes[0].ports[0]), timeout=5)
+    return socket.create_connection((peers.nodes[0].address, peers.nodes[0].ports[0]), timeout=60)
 
 
 def test_who_does_not_know_the_secret_gets_nothing(giving: tuple[Swarm, Peers], cluster: Cluster) -> None:

@@ -212,6 +212,26 @@ def test_one_good_run_far_below_the_estimate_is_no_answer() -> None:
     assert isinstance(next_step((record(30.0, 0.0006, seconds=120, planned_s=120),), settings), Probe)
 
 
+def test_what_a_line_says_of_rates_never_tried_locates_nothing() -> None:
+    """Two runs 1.5 % apart that hardly differ: the fitted line is flat, and its estimate is near any rate."""
+    history = (
+        record(31.6, 0.0, seconds=60, ended="too low"),
+        record(60.0, 0.4, seconds=30, ended="cannot pass", begin_s=75.0),
+        record(39.0, 0.003, begin_s=120.0),
+        record(39.6, 0.0033, begin_s=735.0),
+    )
+    above = _probe(history)
+    assert above.rate > 43.0
+    assert "to find a rate that fails" in above.purpose
+    failed = record(above.rate, 0.05, seconds=60, ended="unlikely to pass", begin_s=1350.0)
+    step = next_step((*history, failed), RANGE)
+    assert isinstance(step, Probe) or (isinstance(step, Answer) and not step.located)
+    # A probe that was given up without a count that says so is no rate that fails.
+    given_up = record(above.rate, 0.006, seconds=60, ended="unlikely to pass", begin_s=1350.0)
+    step = next_step((*history, given_up), RANGE)
+    assert isinstance(step, Probe) or (isinstance(step, Answer) and not step.located)
+
+
 def test_full_runs_without_queries_end_the_search() -> None:
     """A probe that issues nothing is no system that is too slow, and asking it again does not help."""
     nothing = Final(valid=True, n=0, over={"ttft": 0}, seconds=600.0)

@@ -8,7 +8,16 @@ import pytest
 
 from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit
 from dynamo_mlperf.tuning.fit import certifies
-from dynamo_mlperf.tuning.probes import Final, History, NoAnswer, Probe, ProbeRecord, Sample, SearchSettings
+from dynamo_mlperf.tuning.probes import (
+    Final,
+    History,
+    NoAnswer,
+    Probe,
+    ProbeRecord,
+    Sample,
+    SearchSettings,
+    confirm_s,
+)
 from dynamo_mlperf.tuning.search import next_step
 
 LARGE = SearchSettings(data_set=48_289, at_least=48_289, start=40.0)
@@ -53,6 +62,31 @@ def test_the_budget_holds_the_longer_run_that_confirms_a_lower_rate() -> None:
     short = next_step(history, dataclasses.replace(settings, time_budget_s=1000.0))
     assert isinstance(short, NoAnswer)
     assert short.kind == "budget"
+
+
+def test_the_budget_holds_no_run_that_cannot_be_asked_for() -> None:
+    """At 0.2 QPS, the lowest, 44 queries take 220 s: an estimate of 0.09 does not make the confirmation 480 s long."""
+    settings = SearchSettings(
+        20.0, 0.75, 0.15, 0.2, 12.0, 1.5, time_budget_s=600.0, overhead_s=10.0, data_set=44, at_least=44
+    )
+    assert [confirm_s(settings, rate) for rate in (0.05, 0.2, 1e3)] == [220.0, 220.0, settings.run_s(12.0)]
+    history: History = ()
+    for rate, t_s, completed, over in (
+        (1.5, 11.1, 6, 2),
+        (0.97, 17.6, 10, 5),
+        (0.84, 20.3, 10, 4),
+        (0.335, 49.5, 17, 4),
+    ):
+        spent = sum(each.cost_s for each in history)
+        seen = tuple(
+            Sample(t_s * part, int(20 * part), int(completed * part), {"end_to_end": int(over * part)})
+            for part in (0.25, 0.5, 0.75, 1)
+        )
+        history += (ProbeRecord(rate, settings.run_s(rate), seen, "unlikely to pass", None, spent, t_s + 5.0),)
+    step = next_step(history, settings)
+    assert isinstance(step, Probe)
+    assert step.rate == 0.2
+    assert step.must_finish or step.max_s == 220.0
 
 
 def test_endpoints_allows_one_query_fewer() -> None:

@@ -65,3 +65,26 @@ def test_a_probe_ends_when_the_confirmation_would_not_fit_any_more() -> None:
     short = dataclasses.replace(PROBE, max_s=170.0)
     assert judge_progress(_running(165, 60), NEAR, SETTINGS, short).stop is None
     assert judge_progress(_running(170, 60), NEAR, SETTINGS, short).stop == "no more time"
+
+
+def _flying(seconds: float, over: int) -> ProbeRecord:
+    """Answers that take longer than the probe so far: none has ended; `over` of those in flight are over for certain."""
+    issued = int(40 * seconds)
+    samples = tuple(
+        Sample(float(t_s), 40 * t_s, 0, {"ttft": 0}, {"ttft": over * t_s // int(seconds)}, {"ttft": 40 * t_s})
+        for t_s in range(5, int(seconds) + 1, 5)
+    )
+    assert samples[-1].known("ttft") == issued
+    return ProbeRecord(40.0, 600.0, samples, "running", None, 290.0)
+
+
+def test_queries_in_flight_that_are_over_for_certain_stop_a_run_that_cannot_pass() -> None:
+    verdict = judge_progress(_flying(60, 260), NEAR, SETTINGS, PROBE)
+    assert verdict.stop == "cannot pass"
+    assert "260 queries over the ttft limit (260 of them still in flight)" in verdict.text
+
+
+def test_what_is_known_of_queries_in_flight_tells_how_a_run_will_end() -> None:
+    """80 of 2,400 over are 800 of a whole run, where 204 may be; 4 are 40."""
+    assert judge_progress(_flying(60, 80), NEAR, SETTINGS, PROBE).stop == "unlikely to pass"
+    assert judge_progress(_flying(60, 4), NEAR, SETTINGS, PROBE).stop is None

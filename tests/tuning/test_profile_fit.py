@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.load.queries import Queries
+from dynamo_mlperf.load.queries import CUT, Queries
 from dynamo_mlperf.tuning.profile_fit import MeasuredRun, fit_prefill, fit_steps, measured_profile
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def test_a_known_law_is_found_again(noise: float, close: float) -> None:
     for batch in (1.0, 8.0, 30.0):
         wanted = float(step_law(np.array(batch), np.array(batch * 4_000.0)))
         assert found.itl_at(batch, 4_000.0) == pytest.approx(wanted, rel=0.05)
+    assert all(error <= 100 * noise for error in found.facts["held_out_error_percent"].values())
     assert found.facts["origin"] == "measured"
     assert found.facts["source"] == "idle, busy-4, busy-12, busy-40"
     assert found.facts["seen"]["batch"] == pytest.approx([1.0, 40.0], rel=0.02)
@@ -91,6 +93,32 @@ def test_waiting_in_a_queue_is_not_taken_for_prefill() -> None:
     law = fit_prefill([idle_run(), MeasuredRun("late", late, WORKERS, WORKERS)])
     assert law.points == 150
     assert law.coefficients == pytest.approx((12.0, 20.0, 0.6), rel=0.01)
+
+
+def test_queries_that_are_held_out_tell_what_the_fit_hides() -> None:
+    """Every second answer takes twice as long: a law between the two is off by 20 or 40 %, one of the others by half."""
+    busy = busy_run(12).queries
+    slowed = np.where(np.arange(len(busy)) % 2 == 0, 2.0, 1.0) * (busy.completed_ms - busy.first_token_ms)
+    other = MeasuredRun("two", dataclasses.replace(busy, completed_ms=busy.first_token_ms + slowed), WORKERS, WORKERS)
+    law = fit_steps([busy_run(4), other])
+    assert law.held_out > 1.2 * law.error > 0.1
+
+
+def test_a_run_that_was_cut_off_counts_up_to_where_all_is_known() -> None:
+    """Half of its queries are still in flight: those that met them would look as if they had decoded alone."""
+    whole = busy_run(40).queries
+    flying = (np.arange(len(whole)) % 2 == 1) & (whole.issued_ms >= 30e3)
+    cut = dataclasses.replace(
+        whole,
+        first_token_ms=np.where(flying, np.nan, whole.first_token_ms),
+        completed_ms=np.where(flying, np.nan, whole.completed_ms),
+        errors=tuple(CUT if each else "" for each in flying),
+    )
+    assert cut.known_until_ms == 30e3
+    run = MeasuredRun("cut", cut, WORKERS, WORKERS)
+    law = fit_steps([idle_run(), busy_run(4), run])
+    assert law.points == 150 + len(busy_run(4).queries) + int((whole.issued_ms < 30e3).sum())
+    assert law.error < 0.01
 
 
 def test_too_little_is_refused_with_what_to_measure() -> None:

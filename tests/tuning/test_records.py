@@ -32,7 +32,7 @@ def _again(records: RecordDirectory) -> RecordDirectory:
 
 
 def test_probes_come_back_as_they_were(records: RecordDirectory) -> None:
-    samples = (Sample(5.0, 200, 190, {"ttft": 1}), Sample(10.0, 400, 390, {"ttft": 1}))
+    samples = (Sample(5.0, 200, 190, {"ttft": 1}), Sample(10.0, 400, 390, {"ttft": 1}, {"ttft": 2}, {"ttft": 9}))
     final = Final(valid=True, n=24_000, over={"ttft": 9}, seconds=600.0, percentiles={"p99": 1.2})
     stopped = ProbeRecord(40.0, 600.0, samples, "too low", None, 0.0, 12.5, "first probe")
     complete = ProbeRecord(41.0, 600.0, samples, "complete", final, 12.5, 601.0, "to confirm")

@@ -11,6 +11,11 @@ from dynamo_mlperf.tuning.stream import ProbeFault, check_order, parse_line
 def test_lines_as_agreed() -> None:
     line = '{"t_s": 5, "issued": 200, "completed": 190.0, "over_limit": {"ttft": 1}, "more": "is left alone"}'
     assert parse_line(line, 1) == Sample(5.0, 200, 190, {"ttft": 1})
+    flying = '{"t_s": 5, "issued": 9, "completed": 1, "over_limit": {"ttft": 1}, "over_in_flight": {"ttft": 2}'
+    assert parse_line(flying + "}", 1) == Sample(5.0, 9, 1, {"ttft": 1}, {"ttft": 2}, {"ttft": 2})
+    both = parse_line(flying + ', "known_in_flight": {"ttft": 5}}', 1)
+    assert isinstance(both, Sample)
+    assert (both.over_of("ttft"), both.known("ttft")) == (3, 6)
     last = (
         '{"done": true, "valid": false, "n": 9, "over_limit": {"ttft": 3}, "percentiles": {"p99": 2}, "seconds": 6.5}'
     )
@@ -34,6 +39,10 @@ def test_lines_as_agreed() -> None:
         ('{"t_s": 5, "issued": 2, "completed": 1.5, "over_limit": {}}', "completed is no count"),
         ('{"t_s": 5, "issued": 2, "completed": 1, "over_limit": 3}', "over_limit is no object"),
         ('{"t_s": 5, "issued": 2, "completed": 1, "over_limit": {"ttft": "3"}}', "over_limit of ttft is no count"),
+        (
+            '{"t_s": 5, "issued": 2, "completed": 1, "over_limit": {}, "over_in_flight": 3}',
+            "over_in_flight is no object",
+        ),
         ('{"done": true, "valid": 1, "n": 2, "over_limit": {}, "seconds": 5}', "valid is neither true nor false"),
         ('{"done": true, "valid": true, "n": 2, "over_limit": {}}', "lacks 'seconds'"),
     ],
@@ -53,3 +62,17 @@ def test_a_stream_does_not_go_back(now: Sample) -> None:
     check_order(before, Sample(5.0, 8, 8, {"a": 1}))
     with pytest.raises(ProbeFault, match="goes back"):
         check_order(before, now)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        Sample(5.0, 8, 6, {"a": 1}, {"a": 3}, {"a": 3}),
+        Sample(5.0, 8, 6, {"a": 1}, {"a": 2}, {"a": 1}),
+        Sample(5.0, 8, 6, {"a": 1}, {"b": 1}, {"b": 1}),
+    ],
+)
+def test_no_more_is_known_of_queries_in_flight_than_there_are(now: Sample) -> None:
+    check_order(None, Sample(5.0, 8, 6, {"a": 1}, {"a": 2}, {"a": 2}))
+    with pytest.raises(ProbeFault, match="in flight"):
+        check_order(None, now)

@@ -136,7 +136,7 @@ def test_splits_that_no_time_is_left_for_are_named() -> None:
     assert without_time(state, None, 660.0) == without_time(state, 660.0, 660.0) == {}
     left = without_time(state, 659.0, 660.0)
     assert set(left) == {first.name, third.name}
-    assert left[first.name].startswith("659 s left, 660 s needed")
+    assert left[first.name].startswith("659 s left, 660 s needed and more where a run at a low rate is padded")
 
 
 def test_given_rates_are_halved() -> None:

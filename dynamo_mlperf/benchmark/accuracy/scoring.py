@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -117,15 +117,39 @@ def score_accuracy_log(
         MeasureError: The log is empty, truncated, or has other than one answer to each sample.
         ConfigError: No such benchmark, no such data set, no such tokenizer, or one that does not fit the log.
     """
+    log = AnswerLog(accuracy_log, progress)
+    means = _Means(data_set, tokenizer, token_bytes, run_code, workers or cores())
+    scores = _scored(benchmark_name, log, accuracy_log, means, progress)
+    return replace(scores, log_sha256=log.sha256)
+
+
+def score_answers(benchmark_name: str, answers: Iterable[Answer], source: Path, data_set: Path) -> Scores:
+    """Score answers in text that lie in no log of LoadGen's; there is no hash then.
+
+    Args:
+        benchmark_name: As `schema rules` names it.
+        answers: One to each sample, in any order.
+        source: Where they come from, for messages.
+        data_set: Directory of the data set that the test was run with.
+
+    Raises:
+        MeasureError: There is other than one answer to each sample.
+        ConfigError: No such benchmark, or no such data set.
+    """
+    means = _Means(data_set, None, 4, run_code=False, workers=cores())
+    return _scored(benchmark_name, answers, source, means, lambda _done, _total: None)
+
+
+def _scored(benchmark_name: str, answers: Iterable[Answer], source: Path, means: _Means, progress: Progress) -> Scores:
     name = benchmark(benchmark_name).name
-    scorer, samples = _SCORERS[name](_Means(data_set, tokenizer, token_bytes, run_code, workers or cores()))
-    log, coverage = AnswerLog(accuracy_log, progress), Coverage(accuracy_log, samples)
+    scorer, samples = _SCORERS[name](means)
+    coverage = Coverage(source, samples)
     try:
-        for answer in log:
+        for answer in answers:
             coverage.note(answer.index)
             scorer.add(answer)
         coverage.check()
         scorer.finish(progress)
     finally:
         scorer.close()
-    return Scores(name, samples, scorer.metrics(), log.sha256, scorer.details(), scorer.not_scored())
+    return Scores(name, samples, scorer.metrics(), "", scorer.details(), scorer.not_scored())

@@ -1,0 +1,99 @@
+"""What `plan` says of the measurement: benchmark, rate, client, limits, class, and what is searched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.job.context import class_of
+from dynamo_mlperf.job.expected import expected_settings, why_class
+from dynamo_mlperf.load.enough import enough_queries
+from dynamo_mlperf.report.queries import CONSTRAINTS
+from dynamo_mlperf.topology.sweeping import splits_of
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.load.settings import LoadSettings
+    from dynamo_mlperf.topology.spec import Topology
+
+_CLIENTS = {"loadgen": "LoadGen", "endpoints": "MLCommons endpoints"}
+_SPLITS_SHOWN = 12
+
+
+def measure_lines(topology: Topology, base_dir: Path | None = None) -> list[str]:
+    """For people: one line each of the measurement, its rules, its class, and its search or sweep.
+
+    Args:
+        topology: The file, with its `search:` and `sweep:`.
+        base_dir: What its paths are relative to; None = the working directory.
+    """
+    measure, settings = topology.measure, expected_settings(topology, base_dir or Path.cwd())
+    found = [
+        f"measure     {measure.benchmark} {measure.scenario}, {_rate(topology)}, by {_CLIENTS[measure.client]}",
+        f"rules       {measure.round}: {_rules(settings)}{_queries(topology, settings)}",
+        f"class       {class_of(topology)}: {why_class(topology)}",
+    ]
+    after = [name for name in ("accuracy", "compliance") if getattr(measure, name)]
+    found += [f"afterwards  {' and '.join(after)} tests on the same deployment"] if after else []
+    found += [f"sweep       {_sweep(topology)}"] if topology.sweep is not None else []
+    return [*found, *([f"search      {topology.search.text()}"] if topology.search is not None else [])]
+
+
+def measure_facts(topology: Topology, base_dir: Path) -> dict[str, Any]:
+    """The same as plain JSON values: `measure`, `class`, and `search` and `sweep` where the file has them."""
+    measure, settings = topology.measure, expected_settings(topology, base_dir)
+    enough = enough_queries(settings, measure.client)
+    return {
+        "measure": {
+            "benchmark": measure.benchmark,
+            "scenario": measure.scenario,
+            "round": measure.round,
+            "client": measure.client,
+            "target_qps": measure.target_qps,
+            "percentile": settings.percentile if settings.limits_ms else None,
+            "limits_ms": settings.limits_ms,
+            "min_duration_s": enough.duration_s,
+            "planned_queries": None if measure.target_qps is None else enough.planned,
+            "needed_queries": enough.needed,
+            "accuracy": measure.accuracy,
+            "compliance": measure.compliance,
+        },
+        "class": {"name": class_of(topology), "why": why_class(topology)},
+        **({"search": topology.search.model_dump()} if topology.search is not None else {}),
+        **(
+            {"sweep": topology.sweep.model_dump() | {"splits": [split.name for split in splits_of(topology)]}}
+            if topology.sweep is not None
+            else {}
+        ),
+    }
+
+
+def _rate(topology: Topology) -> str:
+    rate, offline = topology.measure.target_qps, topology.measure.scenario == "Offline"
+    unit = "samples/s" if offline else "queries/s"
+    if topology.sweep is not None and topology.sweep.rates:
+        return f"at the rates of the sweep ({unit})"
+    if topology.finds_rate:
+        return "at the highest rate that holds, which is searched"
+    return f"{rate:g} {unit} expected" if offline else f"{rate:g} {unit}"
+
+
+def _rules(settings: LoadSettings) -> str:
+    limits = " and ".join(f"{CONSTRAINTS[name]} within {limit:g} ms" for name, limit in settings.limits_ms.items())
+    judged = f"p{settings.percentile * 100:g} of {limits}" if limits else "no latency limit"
+    return f"{judged}, {settings.min_duration_ms / 1000:g} s at least"
+
+
+def _queries(topology: Topology, settings: LoadSettings) -> str:
+    """How many queries the test sends; nothing where its rate is not given."""
+    if topology.finds_rate or topology.measure.target_qps is None:
+        return ""
+    noun = "samples" if topology.measure.scenario == "Offline" else "queries"
+    return f", about {enough_queries(settings, topology.measure.client).planned} {noun}"
+
+
+def _sweep(topology: Topology) -> str:
+    names = [split.name for split in splits_of(topology)]
+    shown = ", ".join(names[:_SPLITS_SHOWN]) + (" ..." if len(names) > _SPLITS_SHOWN else "")
+    rates = topology.sweep.rates if topology.sweep is not None else None
+    how = f"each at {', '.join(f'{rate:g}' for rate in rates)} queries/s" if rates else "each searched"
+    return f"{len(names)} split{'s' if len(names) > 1 else ''} ({shown}), {how}; the best is the result"
