@@ -129,7 +129,7 @@ class Response:
 
         Only where `skims` says so. Returns False, with nothing changed, for every other read: `feed` it.
         """
-        find = data.find  # `in` on bytes first tries, and fails, to read what is sought as a number: twice the time
+        find = data.find  # `in` on bytes first tries, and fails, to read what is sought as a number
         if find(b"[DONE]") >= 0 or find(b"completion_tokens") >= 0 or find(b'"error"') >= 0 or find(b"event:") >= 0:
             return False
         at, end = 0, len(data)
