@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.slurm, pytest.mark.dynamo, pytest.mark.loadgen]
 NODES = ("n1", "n2", "n3", "n4")
+LEFT_S = 30
+"""After this time nothing of a job is left on any node: what is promised, however it ended."""
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, what: str) -> None:
@@ -85,7 +87,7 @@ def test_a_job_runs_on_four_nodes_with_their_own_addresses_and_disks(
         assert by_process[worker]["env"]["DYN_SYSTEM_HOST"] == plan["binding"][node]["address"]
         model_dir = by_process[worker]["argv"][by_process[worker]["argv"].index("--model-path") + 1]
         assert "model.safetensors.index.json" in cluster.on_node(by_process[worker]["host"], "ls", model_dir)
-    wait_until(lambda: not engine_processes(cluster), 180, "the end of all processes")
+    wait_until(lambda: not engine_processes(cluster), LEFT_S, "the end of all processes")
     staged = [event for event in read_events(RunPaths(run_dir)) if event["event"] == "staged"]
     total_bytes = load_manifest(repository / "staging" / "tiny-qwen3-vl-moe.yaml").total_bytes
     assert [event["bytes_from_store"] + event["bytes_from_peers"] for event in staged] == [total_bytes] * 4
@@ -115,7 +117,7 @@ def test_scancel_leaves_nothing_and_no_success(repository: Path, place: Place, c
     wait_until(lambda: measuring(place, run), 300, "the measurement")
     cluster.login("scancel", job_id)
     wait_until(lambda: ended(cluster, job_id), 180, "the end of the job")
-    wait_until(lambda: not engine_processes(cluster), 180, "the end of all processes")
+    wait_until(lambda: not engine_processes(cluster), LEFT_S, "the end of all processes")
     verdict = json.loads((place.root / "runs" / run / "verdict.json").read_text())
     assert verdict["verdict"] == "FAILED"
     assert verdict["reasons"][0]["check"] == "interrupted"
@@ -136,7 +138,7 @@ def test_a_dead_worker_is_named_and_the_job_ends(repository: Path, place: Place,
     assert f"({host}) was killed by SIGKILL" in verdict["reasons"][0]["got"]
     assert "decode-1" in verdict["reasons"][0]["got"]
     assert cluster.job(job_id)["ExitCode"] == "4:0"
-    wait_until(lambda: not engine_processes(cluster), 180, "the end of all processes")
+    wait_until(lambda: not engine_processes(cluster), LEFT_S, "the end of all processes")
 
 
 def test_a_node_that_loses_power_ends_the_job(repository: Path, place: Place, cluster: Cluster) -> None:
@@ -150,7 +152,7 @@ def test_a_node_that_loses_power_ends_the_job(repository: Path, place: Place, cl
         assert verdict["verdict"] == "FAILED"
         assert verdict["completed_qps"] is None
         wait_until(lambda: ended(cluster, job_id), 180, "the end of the job")
-        wait_until(lambda: not engine_processes(cluster), 180, "the end of all processes")
+        wait_until(lambda: not engine_processes(cluster), LEFT_S, "the end of all processes")
     finally:
         cluster.call("node-boot", "n3")
 
@@ -171,4 +173,4 @@ def test_real_engines_over_four_nodes_equal_an_aggregated_server(
     assert verdict["disaggregation"]["local_tokens"] == 0
     assert verdict["kv_bytes"] > 0
     assert answers(run_dir) == [aggregated, aggregated]
-    wait_until(lambda: not engine_processes(cluster), 180, "the end of all processes")
+    wait_until(lambda: not engine_processes(cluster), LEFT_S, "the end of all processes")

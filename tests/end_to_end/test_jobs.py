@@ -11,7 +11,7 @@ import yaml
 
 from dynamo_mlperf.files import RunPaths
 from dynamo_mlperf.record import read_events
-from tests.end_to_end.test_cluster import ended, engine_processes, measuring, wait_until
+from tests.end_to_end.test_cluster import LEFT_S, ended, engine_processes, measuring, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,11 +165,11 @@ def test_a_job_that_runs_out_of_time_leaves_nothing_and_no_success(
     place: Place, cluster: Cluster, out_of_time: str
 ) -> None:
     wait_until(lambda: ended(cluster, out_of_time), 300, "the end of its minute")
-    wait_until(lambda: not engine_processes(cluster), 180, "the end of all processes")
+    wait_until(lambda: not engine_processes(cluster), LEFT_S, "the end of all processes")
     assert cluster.job(out_of_time)["JobState"] == "TIMEOUT"
     paths = record(place, f"minute-{out_of_time}")
     verdict = json.loads(paths.verdict.read_text())
     assert (verdict["verdict"], verdict["completed_qps"]) == ("FAILED", None)
     assert verdict["reasons"][0]["check"] == "interrupted"
     assert paths.log_of("prefill-0").exists()
-    wait_until(lambda: not shared_memory_of(cluster), 180, "the end of their shared memory")
+    wait_until(lambda: not shared_memory_of(cluster), LEFT_S, "the end of their shared memory")

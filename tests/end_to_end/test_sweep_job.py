@@ -10,7 +10,7 @@ import pytest
 from dynamo_mlperf.files import RunPaths
 from dynamo_mlperf.record import read_events
 from tests.end_to_end.bench import Cluster, Place, topology
-from tests.end_to_end.test_cluster import ended, engine_processes, wait_until
+from tests.end_to_end.test_cluster import LEFT_S, ended, engine_processes, wait_until
 from tests.job.chain import machine_is_busy
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_one_job_sweeps_over_sixteen_gpus_and_another_resumes_it(
     wait_until(lambda: (cut / "sweep" / "5P6D").exists() and bool(events(cut, "split_ready")), 400, "the second split")
     cluster.login("scancel", first)
     wait_until(lambda: ended(cluster, first), 180, "the end of the job")
-    wait_until(lambda: not engine_processes(cluster), 180, "the end of all processes")
+    wait_until(lambda: not engine_processes(cluster), LEFT_S, "the end of all processes")
     assert json.loads((cut / "verdict.json").read_text())["reasons"][0]["check"] == "interrupted"
     before = summary(cut)
     assert (before["state"], [one["split"] for one in before["splits"]]) == ("stopped", ["6P4D"])
@@ -75,7 +75,7 @@ def test_one_job_sweeps_over_sixteen_gpus_and_another_resumes_it(
     assert measured["6P4D"]["rate_qps"] == before["splits"][0]["rate_qps"]
     assert not [name for name in events(run_dir, "process_started") if name["process"].startswith("6P4D")]
     assert measured.keys() | {one["split"] for one in found["pruned"]} == {"6P4D", "5P6D", "4P8D"}
-    wait_until(lambda: not engine_processes(cluster), 180, "the end of all processes")
+    wait_until(lambda: not engine_processes(cluster), LEFT_S, "the end of all processes")
     if machine_is_busy() and found["winner"] is None:  # no client was in time, and no rate was found
         assert (job["JobState"], job["ExitCode"]) == ("FAILED", "5:0"), log[-3000:]
         return

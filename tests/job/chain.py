@@ -29,7 +29,7 @@ TOKEN = "hf_" + "s" * 30
 END_S = 600.0
 """Longest wait for the end of a run, or for something in it: many times what it takes where nothing else runs."""
 
-GONE_S = 120.0
+GONE_S = 30.0
 """Longest wait until nothing of a run is left."""
 
 LIMIT_MS = 60_000
