@@ -43,6 +43,7 @@ _LINE_ERROR, _SHORT_ERROR = 0.25, 0.35
 _USUAL_DISPERSION, _OWN_COUNTS = 3.0, 20.0
 _OVERLOAD_SIGMA, _OVERLOAD_DOUBT = 0.012, 0.01
 _SHARE_LOGS = np.linspace(-6.0, 2.0, 49)
+_MOST_LOG = 50.0
 
 
 def normal(z: Array) -> Array:
@@ -162,7 +163,8 @@ class Posterior:
         queries = max(self._settings.run_queries(math.exp(middle)), 1.0)
         allowed = self._settings.allowed(round(queries))
         scale = _SLOPES[:, None] * self._scatter(queries)[:, 0]
-        mean = queries * self._share * np.exp(_SHARE_LOGS[:, None, None, None] + scale[..., None] * _NODES)
+        logs = _SHARE_LOGS[:, None, None, None] + scale[..., None] * _NODES  # of few queries: in the hundreds
+        mean = queries * self._share * np.exp(np.minimum(logs, _MOST_LOG))
         passing = within_allowed(allowed, mean, self.spread) @ _NODE_WEIGHTS
         offsets = np.empty(passing.shape[1:])
         for index in np.ndindex(offsets.shape):

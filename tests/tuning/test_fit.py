@@ -94,3 +94,13 @@ def test_what_few_queries_show_scatters_more() -> None:
         return outlook.even / outlook.rate - 1.0
 
     assert fade(0.25) > 1.5 * fade(1.0) > 1.5 * 1.5 * fade(20.0)
+
+
+def test_a_run_of_a_few_queries_is_fitted_too() -> None:
+    """Its speed says so little that steep lines leave the range of floating-point numbers."""
+    settings = SearchSettings(duration_s=2.0, percentile=0.5, low=0.5, high=12.0, at_least=1)
+    run = ProbeRecord(1.2, 2.0, (), "complete", Final(True, 3, {"ttft": 0}, 2.5), cost_s=3.0)  # noqa: FBT003
+    outlook, binding = Fit((run,), settings, 3.0).outlook()
+    assert binding == "ttft"
+    assert settings.low is not None
+    assert settings.low < outlook.confirm < outlook.rate < outlook.even
