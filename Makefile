@@ -30,7 +30,7 @@ setup: $(VENV)/.installed
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on PATH. Install Python 3.11 with venv (Debian 12: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3.11" >&2; exit 3; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V), but the pinned engine builds are for Python 3.11. Name one: make PYTHON=/path/to/python3.11" >&2; exit 3; }
-	@echo "Setting up .venv (about 3 GB; a minute or two with warm package caches) ..."
+	@echo "Setting up .venv (about 4 GB; a minute or two with warm package caches) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "python -m venv failed (Debian: apt-get install python3-venv)" >&2; exit 3; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock || { echo "pip could not install requirements.lock. If it named torch: torch==2.13.0+cpu is PyTorch's CPU build, which the default package index does not carry; point your pip at an index or folder that has it (pip config set global.extra-index-url URL, or PIP_FIND_LINKS=DIR) and run make setup again." >&2; exit 3; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

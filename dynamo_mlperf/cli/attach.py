@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -24,7 +26,7 @@ from dynamo_mlperf.slurm.attach import (
     other_runs,
     steps_of,
 )
-from dynamo_mlperf.slurm.programs import ask, clean_environment
+from dynamo_mlperf.slurm.programs import ask, clean_environment, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 KILL_S = 10.0
 """How long Slurm may take to end steps that a killed controller has left."""
 _POLL_S = 0.2
-_STOPPED = (ExitCode.INTERRUPTED, ExitCode.TERMINATED, 128 + 9)
+_SIGNAL_BASE = 128
+_STOPPED = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def run_attached(
 
     Raises:
         ConfigError: The file is refused, as `submit` refuses it.
-        SetupError: The job cannot take the run, or Slurm did not start the controller.
+        SetupError: The job cannot take the run, or no run began, whatever srun's status.
     """
     topology, plan, _site = prepare(file, site, Path.cwd(), nodes, from_afar=True, blocks=blocks)
     refuse_unfilled(site or topology.site, Path.cwd())
@@ -121,12 +124,30 @@ def run_attached(
     click.echo(_told(job, hosts), err=True)
     status = through_launcher(controller_argv(job.job_id, hosts[0], name, program), clean_environment(), Path.cwd())
     _end_steps(job.job_id, token)
-    if status not in (ExitCode.DONE, *_STOPPED) and not place.exists():
+    how = _how_it_ended(status)
+    if not _began(place) and status not in _STOPPED:
         raise SetupError(
-            f"job {job.job_id}: no run began on {hosts[0]}: srun ended with {status}",
+            f"job {job.job_id}: no run began on {hosts[0]}: {how}",
             f"read the lines above; {sys.executable}, {Path.cwd()} and {file} must be seen from the job's nodes",
         )
+    if not place.exists():
+        click.echo(f"job {job.job_id}: stopped before a run began on {hosts[0]}: {how}", err=True)
+    elif status > _SIGNAL_BASE and status not in _STOPPED:
+        click.echo(f"job {job.job_id}: the run in {place} was cut short: {how}", err=True)
     return status
+
+
+def _began(place: Path) -> bool:
+    """Whether the controller made its directory."""
+    for folder in (place.parent.parent, place.parent):  # an NFS client looks anew at what it opens (nfs(5))
+        with contextlib.suppress(OSError):
+            os.scandir(folder).close()
+    return place.exists()
+
+
+def _how_it_ended(status: int) -> str:
+    signalled = f" ({signal_name(status - _SIGNAL_BASE)})" if status > _SIGNAL_BASE else ""
+    return f"srun ended with {status}{signalled}"
 
 
 def _gpus_wanted(topology: Topology) -> int:

@@ -40,8 +40,8 @@ def command(runs: tuple[str, ...], timeout_s: float, *, as_json: bool) -> int:
 
     Of a run that is attached to an allocation the allocation stays.
 
-    RUN is a directory, the name of a run below runs/, or the id of a job; a name that means several is refused. A run
-    that has ended already is left as it is. Ends with 3 when something still runs after the timeout.
+    RUN is a directory, the name of a run below runs/ or its beginning, or the id of a job; what means several is
+    refused. A run that has ended already is left as it is. Ends with 3 when something still runs after the timeout.
     """
     from dynamo_mlperf.slurm.runs import find_run
 
@@ -112,7 +112,7 @@ def _stop_attached(run: Run, timeout_s: float) -> tuple[str, list[str]]:
         return run.step in steps
 
     if run.finished is not None or not there():
-        return f"had ended already: {attached_outcome(run, set()).word}", []
+        return f"had ended already: {attached_outcome(read_run(run.root), set()).word}", []
     ask(["scancel", "--signal=INT", run.step])
     click.echo(f"{run.name}: SIGINT sent to its controller (step {run.step}), waiting for its end", err=True)
     deadline = time.monotonic() + timeout_s
@@ -130,11 +130,12 @@ def _stop_controller(run: Run, timeout_s: float) -> tuple[str, list[str]]:
     from dynamo_mlperf.slurm.outcome import outcome_of
     from dynamo_mlperf.slurm.runs import read_run
 
-    if run.finished is not None:
-        return f"had ended already: {outcome_of(run, None).word if run.verdict else 'no verdict'}", []
-    pid = controller_of(run.run_id)
+    pid = None if run.finished is not None else controller_of(run.run_id)
     if pid is None:
-        return "had ended already: its controller is gone", []
+        found = read_run(run.root)  # it may have ended since it was read
+        if found.finished is None:
+            return "had ended already: its controller is gone", []
+        return f"had ended already: {outcome_of(found, None).word if found.verdict else 'no verdict'}", []
     try:
         terminate(pid, lambda: controller_of(run.run_id) == pid)
     except PermissionError as problem:

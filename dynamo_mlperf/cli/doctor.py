@@ -68,7 +68,9 @@ def command(
     if here:
         return _say_facts(place, end_leftovers=end_leftovers, as_json=as_json)
     facts, _ = _facts(place, end_leftovers=end_leftovers)
-    return _full_check(facts, None if chosen.container else chosen.engine_python, as_json=as_json)
+    alone = site is None or chosen.interface == "lo"  # what serves on the loopback interface alone has no cluster
+    of_a_cluster = None if alone else (place, chosen.interface)
+    return _full_check(facts, None if chosen.container else chosen.engine_python, of_a_cluster, as_json=as_json)
 
 
 def _inside(site: str | None, out: Path, *, mib: int, gpus: int) -> int:
@@ -160,19 +162,27 @@ def _facts_text(facts: MachineFacts) -> str:
     )
 
 
-def _full_check(facts: MachineFacts, engine_python: str | None, *, as_json: bool) -> int:
-    from dynamo_mlperf.job.health import check_machine
+def _full_check(
+    facts: MachineFacts, engine_python: str | None, of_a_cluster: tuple[Path, str | None] | None, *, as_json: bool
+) -> int:
+    """Look at this machine; `of_a_cluster`: local path and interface of the site whose cluster is not looked at."""
+    from dynamo_mlperf.job.health import check_machine, check_site_here
 
     if engine_python is not None:
         click.echo("trying the engines; this takes some seconds ...", err=True)
     findings = check_machine(facts, engine_python)
+    if of_a_cluster is not None:
+        findings += check_site_here(facts, *of_a_cluster)
     good = all(finding.good or not finding.needed for finding in findings)
     if as_json:
-        click.echo(json.dumps({"ready": good, "facts": facts.as_json(), "checks": [vars(entry) for entry in findings]}))
+        looked = {} if of_a_cluster is None else {"cluster": "not looked at"}
+        checks = [vars(entry) for entry in findings]
+        click.echo(json.dumps({"ready": good, **looked, "facts": facts.as_json(), "checks": checks}))
         return 0 if good else 3
     for finding in findings:
         bad = "MISSING" if finding.needed else "absent "
         mark = "ok     " if finding.good else (bad if finding.checked else "skipped")
         click.echo(f"{mark} {finding.name:<12} {finding.found}" + ("" if finding.good else f"  -> {finding.action}"))
-    click.echo("ready" if good else "not ready: mend what is MISSING above")
+    ready = "ready" if of_a_cluster is None else "this machine is ready; the cluster was not looked at"
+    click.echo(ready if good else "not ready: mend what is MISSING above")
     return 0 if good else 3

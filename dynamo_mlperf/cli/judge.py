@@ -32,8 +32,7 @@ def command(
     A run of ours is judged by the settings that it was made with; anything else by the full rules of a round. The
     exit code is 0 for VALID, 5 for INVALID, and 4 where there is no measurement to judge.
     """
-    import json
-
+    from dynamo_mlperf.cli.output import json_text
     from dynamo_mlperf.cli.run_directory import run_directory
     from dynamo_mlperf.load.directory import Wanted, failed_verdict, judge_directory
 
@@ -44,7 +43,7 @@ def command(
         if not as_json:
             raise
         verdict = failed_verdict(place, error)
-    click.echo(json.dumps(verdict.as_json(), indent=2) if as_json else "\n".join(map(_printable, lines(verdict))))
+    click.echo(json_text(verdict.as_json(), indent=2) if as_json else "\n".join(map(_printable, lines(verdict))))
     return verdict.exit_code
 
 
@@ -70,7 +69,7 @@ def lines(verdict: Verdict) -> Iterator[str]:
 
     model = f"model {verdict.model}, " if verdict.model not in ("", verdict.benchmark) else ""
     what = f"{verdict.benchmark} {verdict.scenario}, {model}{verdict.run_dir}"
-    yield f"{verdict.verdict} ({verdict.result_class}): {what}"
+    yield f"{verdict.verdict} [{verdict.result_class}]: {what}"
     for reason in verdict.reasons:
         yield in_words(f"  {reason.check}: wanted {reason.wanted}, got {reason.got}")
         yield f"    {reason.action}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from dynamo_mlperf.cli.output import flush_stdout, quiet_stdout
+from dynamo_mlperf.cli.output import flush_stdout, json_text, quiet_stdout
 from dynamo_mlperf.cli.progress import TerminalProgress
 from dynamo_mlperf.cli.run_directory import run_directory
 from dynamo_mlperf.errors import ConfigError
@@ -59,6 +59,8 @@ class Launch:
     blocks: Mapping[str, Mapping[str, object]] | None = None
     resume: str | None = None
     redo: bool = False
+    fits: Callable[[Topology, Plan], None] | None = None
+    """Refuses what the place cannot hold, before anything else of it is looked at."""
 
 
 def prepare(
@@ -69,6 +71,7 @@ def prepare(
     *,
     from_afar: bool = False,
     blocks: Mapping[str, Mapping[str, object]] | None = None,
+    fits: Callable[[Topology, Plan], None] | None = None,
 ) -> tuple[Topology, Plan, Site]:
     """Read the file and plan it; all that can be refused before a job is refused here.
 
@@ -83,6 +86,8 @@ def prepare(
     topology = topology if nodes is None else scaled(topology, nodes)
     plan = make_plan(topology) if topology.sweep is None else sweep_start(topology, base_dir)[1]
     check_launchable(topology, plan)
+    if fits is not None:
+        fits(topology, plan)
     memory_of(topology, base_dir)  # refuses what cannot load
     place = load_site(site or topology.site, base=base_dir)
     refuse_few_ports(place, plan.ports_needed)
@@ -120,7 +125,7 @@ def resumable(run: str, topology: Topology, base_dir: Path, *, redo: bool = Fals
 
 def launch(call: Launch) -> int:
     """Run a topology file; everything that can be refused is refused before anything starts."""
-    origin, plan, site = prepare(call.file, call.site, call.base_dir, call.nodes, blocks=call.blocks)
+    origin, plan, site = prepare(call.file, call.site, call.base_dir, call.nodes, blocks=call.blocks, fits=call.fits)
     resume = None if call.resume is None else resumable(call.resume, origin, call.base_dir, redo=call.redo)
     topology, plan = (origin, plan) if origin.sweep is None else sweep_start(origin, call.base_dir, resume)
     run_id = call.run_id(topology.name)
@@ -157,7 +162,7 @@ def launch(call: Launch) -> int:
 def _say(verdict: Verdict, run_dir: Path, *, as_json: bool) -> None:
     found = _search_answer(run_dir)
     if as_json:
-        click.echo(json.dumps({**verdict.as_json(), **({"search": found} if found else {}), **_sweep_summary(run_dir)}))
+        click.echo(json_text({**verdict.as_json(), **({"search": found} if found else {}), **_sweep_summary(run_dir)}))
     else:
         _summarise(run_dir)
         if found and found["answer_qps"] is not None:

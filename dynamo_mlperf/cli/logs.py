@@ -35,7 +35,8 @@ JOB = "job"
 def command(run: str, worker: str | None, lines: int, *, follow: bool, as_json: bool) -> None:
     """Show the logs of RUN: of WORKER alone (any process: prefill-0, frontend-0, loadgen, job), or of all.
 
-    RUN is a directory, the name of a run below runs/, or the id of a job. `job` is what the batch job itself printed.
+    RUN is a directory, the name of a run below runs/ or its beginning, or the id of a job. `job` is what the batch job
+    itself printed.
     """
     from dynamo_mlperf.slurm.runs import find_run
 

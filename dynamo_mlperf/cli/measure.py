@@ -76,10 +76,8 @@ def command(*, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - click's 
     directory of its performance test where --run-dir names that; it has to be given the same values. Ends with 0 for
     VALID, 5 for INVALID, 4 for FAILED.
     """
-    import json
-
     from dynamo_mlperf.cli.launch import verdict_line
-    from dynamo_mlperf.cli.output import flush_stdout, quiet_stdout
+    from dynamo_mlperf.cli.output import flush_stdout, json_text, quiet_stdout
     from dynamo_mlperf.cli.progress import TerminalProgress
     from dynamo_mlperf.job.endpoint_run import measure_endpoint
     from dynamo_mlperf.record import Verdict
@@ -92,7 +90,7 @@ def command(*, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - click's 
         progress.close()
     try:
         line = verdict_line(result) if isinstance(result, Verdict) else result.line()
-        click.echo(json.dumps(result.as_json()) if as_json else line)
+        click.echo(json_text(result.as_json()) if as_json else line)
         flush_stdout()
     except BrokenPipeError:  # the reader has seen enough; the exit code still tells how the test ended
         quiet_stdout()
@@ -198,7 +196,7 @@ def _asked(options: dict[str, Any]) -> tuple[LoadSettings, Path, ResultClass]:
     }
     missing = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is None]
     if missing:
-        raise ConfigError(f"{' and '.join(missing)} not given", "give them, or a file that says them (--topology)")
+        raise ConfigError(f"not given: {', '.join(missing)}", "give them, or a file that says them (--topology)")
     data_set = Path(given["dataset"]).absolute()
     reduction = _reduction(options["reduced"])
     if reduction is None and file is not None and file.reduced is not None:

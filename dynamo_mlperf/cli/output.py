@@ -1,14 +1,73 @@
-"""Standard output that may go away: a reader such as `head` closes it when it has seen enough."""
+"""What a verb gives out: JSON that every reader takes, files that destroy nothing, and standard output.
+
+Standard output may go away: a reader such as `head` closes it when it has seen enough.
+"""
 
 from __future__ import annotations
 
 import io
+import json
+import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+_HEAD_BYTES = 4096
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON text; what JSON has no number for (`nan`, `inf`, `-inf`) is a string."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_with_words(value), indent=indent, allow_nan=False)
+
+
+def _with_words(value: object) -> object:
+    if isinstance(value, dict):
+        return {_with_words(key): _with_words(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_words(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def refuse_evidence(option: str, path: Path, run_dirs: Iterable[Path], mark: str, example: str) -> None:
+    """Refuse a page in a run directory that is no page's place: it would take the place of what the run left.
+
+    Args:
+        option: The option that names it.
+        path: The page to be written.
+        run_dirs: Directories of runs.
+        mark: What the beginning of a page holds that may be written anew.
+        example: The name of a page.
+
+    Raises:
+        ConfigError: It is in one of them, and is another file than such a page, or is not called `.html`.
+    """
+    from dynamo_mlperf.errors import ConfigError
+
+    real = path.resolve()
+    if not any(real.is_relative_to(root.resolve()) for root in run_dirs):
+        return
+    action = f"{option} {example}"
+    if os.path.lexists(real):
+        if real.is_file() and not _begins_with(real, mark):
+            raise ConfigError(f"{option} {path} would overwrite a file that the run left", action)
+    elif real.suffix not in {".html", ".htm"}:
+        raise ConfigError(f"{option} {path}: a page in a run directory has to end in .html", action)
+
+
+def _begins_with(path: Path, mark: str) -> bool:
+    try:
+        with path.open("rb") as source:
+            head = source.read(_HEAD_BYTES)
+    except OSError:
+        return False
+    return head.startswith(b"<!DOCTYPE html>") and mark.encode() in head
 
 
 def write_output(option: str, path: Path, text: str, example: str) -> None:

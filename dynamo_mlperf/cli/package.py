@@ -60,7 +60,7 @@ def command(
     from dynamo_mlperf.cli.run_directory import run_directory
     from dynamo_mlperf.submission.finding import RefusedError
     from dynamo_mlperf.submission.package import PackageRequest, package
-    from dynamo_mlperf.submission.rescoring import Rescoring
+    from dynamo_mlperf.submission.truth_at_hand import Rescoring
 
     if submitter is None and not rehearsal:
         raise ConfigError("no submitter", "--submitter NAME, as the organisation's folder is called")
@@ -69,7 +69,9 @@ def command(
     for root in roots:
         if not root.is_dir():
             raise ConfigError(f"there is no run directory {root}", "dynamo-mlperf status lists the runs")
-    how = Rescoring(dict(map(_named, data_sets)), run_code, not no_rescore)
+    how = Rescoring(_named(data_sets), run_code, not no_rescore)
+    if no_rescore and (data_sets or run_code):
+        raise ConfigError("--no-rescore scores nothing", "leave --data-set and --run-code out, or --no-rescore")
     request = PackageRequest(roots, description, submitter or _REHEARSAL, out, rehearsal, replace, how)
     try:
         made = package(request, lambda text: click.echo(text, err=True))
@@ -83,14 +85,20 @@ def command(
     return ExitCode.DONE
 
 
-def _named(text: str) -> tuple[str, Path]:
-    """Benchmark and directory of a `--data-set`."""
+def _named(texts: tuple[str, ...]) -> dict[str, Path]:
+    """Directory by benchmark of every `--data-set`."""
     from dynamo_mlperf.benchmark.rules import benchmark
 
-    name, equals, place = text.partition("=")
-    if not equals or not place:
-        raise ConfigError(f"--data-set {text}", "write BENCHMARK=DIR, such as deepseek-r1=data/deepseek-r1")
-    return benchmark(name).name, Path(place)
+    found: dict[str, Path] = {}
+    for text in texts:
+        name, equals, place = text.partition("=")
+        if not equals or not place:
+            raise ConfigError(f"--data-set {text}", "write BENCHMARK=DIR, such as deepseek-r1=data/deepseek-r1")
+        known = benchmark(name).name
+        if known in found:
+            raise ConfigError(f"--data-set {known} is there twice", "leave one")
+        found[known] = Path(place)
+    return found
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

@@ -10,6 +10,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from dynamo_mlperf.errors import ConfigError
     from dynamo_mlperf.site import Site
     from dynamo_mlperf.topology.numa import Share
     from dynamo_mlperf.topology.picture import PlanFacts
@@ -27,9 +28,17 @@ _SPLITS_SHOWN = 12
 @click.option("--site", help="Site file: a name or a path; default: the file's site, then $DYNAMO_MLPERF_SITE.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--fix-batch", is_flag=True, help="Rewrite the #SBATCH lines that disagree with the plan.")
+@click.option("--check-flags", is_flag=True, help="Ask the engine, if it is here, whether it has the file's flags.")
 @click.option("--svg", type=click.Path(path_type=Path), help="Also draw the plan into this SVG file.")
 def command(
-    file: Path, nodes: int | None, site: str | None, svg: Path | None, *, as_json: bool, fix_batch: bool
+    file: Path,
+    nodes: int | None,
+    site: str | None,
+    svg: Path | None,
+    *,
+    as_json: bool,
+    fix_batch: bool,
+    check_flags: bool,
 ) -> None:
     """Show which worker stands on which GPUs, what is measured and as what class, and what does not fit.
 
@@ -62,12 +71,16 @@ def command(
     memory = memory_of(topology, Path.cwd())
     place = load_site(site or topology.site)
     refuse_unfilled(site or topology.site)
-    unknown = _refuse(topology, plan, place)
+    _refuse(topology, plan, place)
+    unknown = _unchecked_flags(topology, place, ask=check_flags)
     segment = _segment(plan, topology) if place.segment else None
     if fix_batch:
         _fix(file, topology, plan, segment)
+    unseen, refused = _measurement(topology, place)
+    if refused is not None and as_json:
+        raise refused
     few = check_enough(topology, Path.cwd())
-    found = (*_warnings(file, topology, plan, place, segment), *unknown, *([few] if few else []))
+    found = (*_warnings(file, topology, plan, place, segment), *unknown, *unseen, *([few] if few else []))
     plan = replace(plan, warnings=(*plan.warnings, *found))
     bound = topology.engine != "mocker"  # simulated engines are not
     notes = [
@@ -92,6 +105,8 @@ def command(
         click.echo(json.dumps(value, indent=2 if len(plan.workers) <= _INDENTED_WORKERS else None))
         return
     _show(topology, plan, PlanFacts(memory, notes, shares))
+    if refused is not None:
+        raise refused
 
 
 def _first_of_sweep(topology: Topology, nodes: int | None) -> tuple[Topology, Plan, list[str]]:
@@ -234,16 +249,12 @@ def _warnings(file: Path, topology: Topology, plan: Plan, site: Site, segment: i
     return (*found, *_place_warnings(topology, site))
 
 
-def _refuse(topology: Topology, plan: Plan, site: Site) -> tuple[str, ...]:
-    """Refuse what `run` would refuse, as far as it can be seen from here.
-
-    Returns:
-        What this machine lacks that the one that runs it needs, for people.
+def _refuse(topology: Topology, plan: Plan, site: Site) -> None:
+    """Refuse what `run` would refuse of the deployment, as far as it can be seen from here.
 
     Raises:
         ConfigError: As `run` says it.
     """
-    from dynamo_mlperf.errors import SetupError
     from dynamo_mlperf.serving.workers import check_launchable
     from dynamo_mlperf.site import refuse_few_ports
 
@@ -254,18 +265,39 @@ def _refuse(topology: Topology, plan: Plan, site: Site) -> tuple[str, ...]:
         from dynamo_mlperf.staging.manifest import load_manifest
 
         load_manifest(paths.manifest)
-    if paths.dataset is not None and not paths.dataset.exists():
-        return ()
+
+
+def _unchecked_flags(topology: Topology, site: Site, *, ask: bool) -> tuple[str, ...]:
+    """That the file has flags nobody has held against the engine's; refuses those that it does not know."""
+    from dynamo_mlperf.job.known_flags import check_from_here
+
+    tell = (lambda line: click.echo(line, err=True)) if ask else None
+    unseen = check_from_here(topology, site, ask=tell, every=ask)
+    return () if unseen is None else (f"not checked: {unseen}",)
+
+
+def _measurement(topology: Topology, site: Site) -> tuple[tuple[str, ...], ConfigError | None]:
+    """What this machine lacks that the one that runs it needs, for people; why `run` would refuse the measurement.
+
+    The plan is shown all the same: where workers go does not depend on the data set.
+    """
+    from dynamo_mlperf.errors import ConfigError, SetupError
+
+    dataset = topology.resolve(Path.cwd()).dataset
+    if dataset is not None and not dataset.exists():
+        return (), None
     from dynamo_mlperf.job.endpoints_data import check_client
     from dynamo_mlperf.job.workload import check_workload
 
     try:
         check_workload(topology, Path.cwd(), from_afar=True)
         if (unseen := check_client(topology, site, from_afar=True)) is not None:
-            return (f"not checked: {unseen}",)
+            return (f"not checked: {unseen}",), None
     except SetupError as problem:  # of this machine, which need not be the one that runs it
-        return (f"run from here would refuse this: {problem.what}; {problem.action}",)
-    return ()
+        return (f"run from here would refuse this: {problem.what}; {problem.action}",), None
+    except ConfigError as problem:
+        return (), problem
+    return (), None
 
 
 def _place_warnings(topology: Topology, site: Site) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,31 +35,34 @@ def measure_lines(topology: Topology, base_dir: Path | None = None) -> list[str]
     ]
     after = [name for name in ("accuracy", "compliance") if getattr(measure, name)]
     found += [f"afterwards  {' and '.join(after)} tests on the same deployment"] if after else []
-    found += [f"sweep       {_sweep(topology)}"] if topology.sweep is not None else []
-    return [*found, *([f"search      {topology.search.text()}"] if topology.search is not None else [])]
+    found += [f"sweep       {_sweep(topology, settings)}"] if topology.sweep is not None else []
+    searched = topology.search if not _given_rates(topology) else None
+    return [*found, *([f"search      {searched.text()}"] if searched is not None else [])]
 
 
 def measure_facts(topology: Topology, base_dir: Path) -> dict[str, Any]:
     """The same as plain JSON values: `measure`, `class`, and `search` and `sweep` where the file has them."""
     measure, settings = topology.measure, expected_settings(topology, base_dir)
     enough = enough_queries(settings, measure.client)
+    rates, one_rate = _given_rates(topology), None if topology.finds_rate else measure.target_qps
     return {
         "measure": {
             "benchmark": measure.benchmark,
             "scenario": measure.scenario,
             "round": measure.round,
             "client": measure.client,
-            "target_qps": measure.target_qps,
+            "target_qps": one_rate,
             "percentile": settings.percentile if settings.limits_ms else None,
             "limits_ms": settings.limits_ms,
             "min_duration_s": enough.duration_s,
-            "planned_queries": None if measure.target_qps is None else enough.planned,
+            "planned_queries": None if one_rate is None else enough.planned,
+            **({"at_rates": [_at_rate(topology, settings, rate) for rate in rates]} if rates else {}),
             "needed_queries": enough.needed,
             "accuracy": measure.accuracy,
             "compliance": measure.compliance,
         },
         "class": {"name": class_of(topology), "why": why_class(topology)},
-        **({"search": topology.search.model_dump()} if topology.search is not None else {}),
+        **({"search": topology.search.model_dump()} if topology.search is not None and not rates else {}),
         **(
             {"sweep": topology.sweep.model_dump() | {"splits": [split.name for split in splits_of(topology)]}}
             if topology.sweep is not None
@@ -67,10 +71,21 @@ def measure_facts(topology: Topology, base_dir: Path) -> dict[str, Any]:
     }
 
 
+def _given_rates(topology: Topology) -> list[float]:
+    """The rates that a sweep runs in place of any search, in the order of the file; none where it searches."""
+    return list(topology.sweep.rates or ()) if topology.sweep is not None else []
+
+
+def _at_rate(topology: Topology, settings: LoadSettings, rate: float) -> dict[str, Any]:
+    """One given rate, and how many queries the test at it sends."""
+    enough = enough_queries(replace(settings, target_qps=rate), topology.measure.client)
+    return {"target_qps": rate, "planned_queries": enough.planned}
+
+
 def _rate(topology: Topology) -> str:
     rate, offline = topology.measure.target_qps, topology.measure.scenario == "Offline"
     unit = "samples/s" if offline else "queries/s"
-    if topology.sweep is not None and topology.sweep.rates:
+    if _given_rates(topology):
         return f"at the rates of the sweep ({unit})"
     if topology.finds_rate:
         return "at the highest rate that holds, which is searched"
@@ -88,12 +103,15 @@ def _queries(topology: Topology, settings: LoadSettings) -> str:
     if topology.finds_rate or topology.measure.target_qps is None:
         return ""
     noun = "samples" if topology.measure.scenario == "Offline" else "queries"
-    return f", about {enough_queries(settings, topology.measure.client).planned} {noun}"
+    enough = enough_queries(settings, topology.measure.client)
+    in_sets = settings.sample_concatenate_permutation and enough.fewest < enough.most
+    return f", {enough.fewest} to {enough.most} {noun}" if in_sets else f", about {enough.planned} {noun}"
 
 
-def _sweep(topology: Topology) -> str:
+def _sweep(topology: Topology, settings: LoadSettings) -> str:
     names = [split.name for split in splits_of(topology)]
     shown = ", ".join(names[:_SPLITS_SHOWN]) + (" ..." if len(names) > _SPLITS_SHOWN else "")
-    rates = topology.sweep.rates if topology.sweep is not None else None
-    how = f"each at {', '.join(f'{rate:g}' for rate in rates)} queries/s" if rates else "each searched"
+    tests = [_at_rate(topology, settings, rate) for rate in _given_rates(topology)]
+    each = ", ".join(f"{test['target_qps']:g} queries/s (about {test['planned_queries']} queries)" for test in tests)
+    how = f"each by halving over {each}" if tests else "each searched"
     return f"{len(names)} split{'s' if len(names) > 1 else ''} ({shown}), {how}; the best is the result"

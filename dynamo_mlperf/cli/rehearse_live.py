@@ -43,10 +43,11 @@ def rehearse_live(
         derived = write_live(directory, what, stage.base)
     except OSError as problem:
         raise SetupError(f"{directory}: {problem.strerror}", "--run-dir in a place that can be written") from problem
-    click.echo(f"{derived}: written; the rehearsal's topology, its profiles and prompts beside it", err=True)
     if options["only_write"]:
+        click.echo("the rehearsal's topology is written, its profiles and prompts beside it:", err=True)
         click.echo(str(derived))
         return 0
+    click.echo(f"{derived}: written; the rehearsal's topology, its profiles and prompts beside it", err=True)
     stage.check()
     return launch(
         Launch(

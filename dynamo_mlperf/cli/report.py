@@ -24,6 +24,7 @@ def command(run: str, html: Path | None, *, no_html: bool, as_json: bool) -> Non
     """
     from rich.console import Console
 
+    from dynamo_mlperf.cli.output import json_text, refuse_evidence
     from dynamo_mlperf.cli.run_directory import run_directory
     from dynamo_mlperf.report.facts import facts_of
     from dynamo_mlperf.report.page import write_page
@@ -33,10 +34,12 @@ def command(run: str, html: Path | None, *, no_html: bool, as_json: bool) -> Non
     if html is not None and no_html:
         raise ConfigError("--html and --no-html exclude each other", "leave one of them out")
     data = read_run(run_directory(run))
+    if html is not None:
+        refuse_evidence("--html", html, (data.paths.root,), "", "report.html")
+        if html.exists() and not html.is_file():
+            raise ConfigError(f"--html {html} is a device or pipe, not a file", "--html report.html")
     if as_json:
-        import json
-
-        click.echo(json.dumps(facts_of(data), indent=2))
+        click.echo(json_text(facts_of(data), indent=2))
     else:
         print_run(data, Console())
     if not no_html:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.process.allocation import Allocation
     from dynamo_mlperf.site import Site
     from dynamo_mlperf.topology.plan import Plan
+    from dynamo_mlperf.topology.spec import Topology
 
 
 @click.command(name="run")
@@ -52,7 +53,30 @@ def run_here(file: Path, attach: str | None = None, **more: Any) -> int:  # noqa
     def run_id(name: str) -> str:
         return local_run_id(name, new_nonce())
 
-    return launch(Launch(file=file, base_dir=Path.cwd(), run_id=run_id, allocation=this_machine, **more))
+    fits = refuse_too_few_gpus
+    return launch(Launch(file=file, base_dir=Path.cwd(), run_id=run_id, allocation=this_machine, fits=fits, **more))
+
+
+def refuse_too_few_gpus(topology: Topology, plan: Plan) -> None:
+    """Refuse a file whose engines want GPUs that this machine has not.
+
+    Raises:
+        CapacityError: Names both numbers.
+    """
+    from dynamo_mlperf.errors import CapacityError
+    from dynamo_mlperf.process.machine import visible_gpus
+
+    if topology.device == "cpu" or topology.engine == "mocker":
+        return
+    wanted, seen = max(node.gpus for node in plan.nodes), visible_gpus()
+    if seen < wanted:
+        count = len(plan.nodes)
+        raise CapacityError(
+            f"this file wants {count} {'node' if count == 1 else 'nodes'} x {wanted} GPUs, "
+            f"and this machine has {seen} GPUs",
+            "submit it (`dynamo-mlperf submit FILE`, `sbatch FILE`, or --attach JOBID of a live job), or rehearse it "
+            "without GPUs: `dynamo-mlperf rehearse FILE`",
+        )
 
 
 def this_machine(plan: Plan, site: Site) -> Allocation:

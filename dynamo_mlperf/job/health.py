@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ from dynamo_mlperf.serving.workers import CPU_STARTUP
 from dynamo_mlperf.slurm.programs import ask
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dynamo_mlperf.process.machine import MachineFacts
 
 MEMORY_FOR_DEMO_BYTES = 6 * 2**30
@@ -78,6 +81,21 @@ def check_machine(facts: MachineFacts, engine_python: str | None) -> list[Findin
             action="dynamo-mlperf doctor --end-leftovers",
         ),
     ]
+
+
+def check_site_here(facts: MachineFacts, local_path: Path, interface: str | None) -> list[Finding]:
+    """What a site file names on each node, looked for on this machine, which may be none of its nodes."""
+    action = "correct the site file, unless only the cluster's nodes have it"
+    base = next(place for place in (local_path, *local_path.parents) if place.exists())
+    good = base.is_dir() and os.access(base, os.W_OK | os.X_OK)
+    why = "cannot be written to" if base.is_dir() else "is no directory"
+    said = f"{local_path} is there" if good and base == local_path else f"{local_path} can be made"
+    found = [Finding("local_path", good, said if good else f"{local_path}: {base} {why}", needed=False, action=action)]
+    if interface is not None:
+        there = interface in facts.addresses
+        said = f"{interface} {facts.addresses[interface]}" if there else f"no address on {interface}"
+        found.append(Finding("interface", there, said, needed=False, action=action))
+    return found
 
 
 def _package(package: str, name: str) -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from dataclasses import dataclass
@@ -225,9 +226,21 @@ def progress_line(seen: dict[str, Any]) -> str:
     elif seen.get("p99_ms") is not None:
         parts.append(f"p50 {seen['p50_ms']:.0f} ms, p99 {seen['p99_ms']:.0f} ms")
     if seen.get("over_limit_allowed") is not None:
-        parts.append(f"{seen['over_limit']} over the limit of {max(0, seen['over_limit_allowed'])} allowed so far")
+        parts.append(_over_limit(seen))
     if seen.get("failed"):
         parts.append(f"{seen['failed']} failed")
     if seen.get("left_s"):
         parts.append(f"about {seen['left_s']:.0f} s left")
+    elif seen["in_flight"] and seen.get("issued", 0) >= (seen.get("expected_queries") or math.inf):
+        parts.append(f"waiting for {seen['in_flight']} {'answer' if seen['in_flight'] == 1 else 'answers'}")
     return ", ".join(parts)
+
+
+def _over_limit(seen: dict[str, Any]) -> str:
+    """Queries over the limit that is worst off; those in flight count once no end of theirs can change it."""
+    allowed, early = seen["over_limit_allowed"], seen.get("over_in_flight") or {}
+    over = max((number + early.get(name, 0) for name, number in (seen.get("over") or {}).items()), default=0)
+    # What is allowed is certain once LoadGen has said how many queries it generated; endpoints is told how many.
+    if over > allowed >= 0 and seen.get("generated_queries", seen["expected_queries"]) is not None:
+        return f"cannot be VALID any more: {over} over, {allowed} allowed"
+    return f"{seen['over_limit']} over the limit of {max(0, allowed)} allowed so far"

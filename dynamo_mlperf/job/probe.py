@@ -165,10 +165,12 @@ class Seen:
                 "over_limit": sample.over,
                 "over_in_flight": sample.over_in_flight,
                 "known_in_flight": sample.known_in_flight,
+                "generated": progress.get("generated_queries"),
                 "failed": progress["failed"],
             },
         )
-        self.record = replace(self.record, samples=tuple(self._samples))
+        generated = progress.get("generated_queries")
+        self.record = replace(self.record, samples=tuple(self._samples), generated=generated)
         failed = progress["failed"] - progress["failed_late"]
         if failed:
             why = f"{failed} failed requests: {progress['first_failure']}"

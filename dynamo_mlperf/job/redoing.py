@@ -73,12 +73,13 @@ def search_changes(settings: Path, topology: Topology) -> list[str]:
     """How the `settings.json` of a search that is located differs from what the file asks for now; see `changes`.
 
     Args:
-        settings: The file; where it cannot be read, nothing is known to differ.
+        settings: The file; where it cannot be read, anything may differ.
         topology: The file that goes on with the search.
     """
+    known: dict[str, Any] | None
     try:
         value = json.loads(settings.read_bytes())
         known = {f"search.{key}": value.get(key) for key in _OF_SEARCH}
     except (OSError, ValueError, AttributeError, RecursionError):
-        return []
+        known = None
     return changes(known, sought(topology), located=True)

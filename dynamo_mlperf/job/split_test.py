@@ -15,7 +15,7 @@ from dynamo_mlperf.job.pressure import PRESSURE_FILE, read_pressure
 from dynamo_mlperf.job.rate_search import OVERHEAD_S, REST_REQUESTS, allocation_left_s, search_rate, search_settings
 from dynamo_mlperf.job.sweep_records import FAILED, Measured, run_at
 from dynamo_mlperf.job.workload import REQUESTS_FILE
-from dynamo_mlperf.load.user_conf import expected_queries
+from dynamo_mlperf.load.enough import enough_queries
 from dynamo_mlperf.record import write_verdict
 from dynamo_mlperf.topology.searching import Search
 from dynamo_mlperf.tuning.bottleneck import find_bottleneck
@@ -135,8 +135,8 @@ class SplitTest:
     def _has_time(self, rate: float) -> bool:
         """Whether the allocation leaves time for a full-length run."""
         left_s = allocation_left_s(self.job)
-        queries = expected_queries(replace(self.workload.settings, target_qps=rate))
-        return left_s is None or left_s >= queries / rate + OVERHEAD_S
+        enough = enough_queries(replace(self.workload.settings, target_qps=rate), self.job.topology.measure.client)
+        return left_s is None or left_s >= enough.most / rate + OVERHEAD_S
 
     def _run(self, rate: float, rest: Rest) -> tuple[str, dict[str, Any]]:
         """One full-length run in a folder of its own; one that an interrupted sweep has finished already counts."""

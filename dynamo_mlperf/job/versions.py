@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf import __version__
 from dynamo_mlperf.job.endpoints_data import endpoints_version
+from dynamo_mlperf.job.known_flags import LIST_PACKAGES
 from dynamo_mlperf.job.nodes import own_environment
 from dynamo_mlperf.process.checkout import own_commit
 from dynamo_mlperf.process.command import Command
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from dynamo_mlperf.job.context import Job
 
 VERSIONS_S = 60.0
-_LIST_PACKAGES = (
-    "import importlib.metadata as m, json;print(json.dumps({d.metadata['Name']: d.version for d in m.distributions()}))"
-)
 
 
 def collect_versions(job: Job) -> dict[str, str]:
@@ -73,7 +71,7 @@ def _packages(job: Job) -> dict[str, str]:
     output = job.paths.logs / "versions.json"
     command = Command(
         "versions",
-        (python, "-c", _LIST_PACKAGES),
+        (python, "-c", LIST_PACKAGES),
         own_environment(job),
         job.paths.log_of("versions"),
         node=job.plan.head_node,

@@ -17,7 +17,7 @@ from dynamo_mlperf.load.bodies import chat_body
 from dynamo_mlperf.load.endpoints_config import check_settings
 from dynamo_mlperf.load.given_conf import with_user_conf
 from dynamo_mlperf.load.requests import StoredBodies, write_requests
-from dynamo_mlperf.load.settings import LoadSettings, build_settings
+from dynamo_mlperf.load.settings import LoadSettings, TooFewSamplesError, build_settings
 from dynamo_mlperf.load.wheel import check_wheel
 
 if TYPE_CHECKING:
@@ -143,15 +143,18 @@ def decide_settings(topology: Topology, samples: int, base_dir: Path | None = No
         ConfigError: The data set is smaller than the rules ask for, or a line of the user.conf is of no use.
     """
     wanted, reduced = topology.measure, topology.reduced
-    settings = build_settings(
-        benchmark(wanted.benchmark, wanted.round),
-        wanted.scenario,
-        wanted.target_qps or ANY_QPS,
-        samples,
-        reduction=reduced.reduction() if reduced else None,
-        request_timeout_s=topology.timeouts.request_s,
-        round_name=wanted.round,
-    )
+    try:
+        settings = build_settings(
+            benchmark(wanted.benchmark, wanted.round),
+            wanted.scenario,
+            wanted.target_qps or ANY_QPS,
+            samples,
+            reduction=reduced.reduction() if reduced else None,
+            request_timeout_s=topology.timeouts.request_s,
+            round_name=wanted.round,
+        )
+    except TooFewSamplesError as problem:
+        raise ConfigError(f"measure.dataset {wanted.dataset}: {problem.what}", problem.action) from None
     if wanted.user_conf is None:
         return settings
     return with_user_conf(settings, ((base_dir or Path.cwd()) / wanted.user_conf).absolute())

@@ -118,9 +118,10 @@ def _judge(directory: Path, asked: Wanted) -> Verdict:
     ours = next((name for name in ("client.json", "queries.csv") if (logs / name).exists()), None)
     if ours is not None:
         raise MeasureError(
-            f"{logs} is part of a run of ours ({ours}), and the run's {SPEC} is not beside it: without that, neither "
-            "its class nor its failed requests are judged",
-            "copy the whole run directory",
+            f"{logs} is part of a run of ours ({ours}), and the run's {SPEC} is not beside it: LoadGen's logs alone "
+            "hide failed requests and the class of the result, so a part of an INVALID run could pass, whatever "
+            "--benchmark and --scenario say",
+            "copy the whole run directory and judge that",
         )
     return _judge_loadgen(logs, asked)
 

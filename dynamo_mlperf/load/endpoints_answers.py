@@ -47,14 +47,23 @@ def accuracy_answers(report_dir: Path) -> Iterator[Answer]:
 
 def _samples(path: Path) -> Mapping[str, int]:
     """Index in the data set by the sample's id, of every phase but the performance phase."""
+    found: dict[str, int] = {}
     try:
-        phases: dict[str, dict[str, int]] = json.loads(path.read_text())
-        found = {sample: index for name, ids in phases.items() if name != _PERFORMANCE for sample, index in ids.items()}
+        for name, ids in json.loads(path.read_text()).items():
+            if name != _PERFORMANCE:
+                found |= {sample: _index(sample, value) for sample, value in ids.items()}
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise MeasureError(f"{path} cannot be read: {error}", _AGAIN) from error
     if not found:
         raise MeasureError(f"{path} names no sample of an accuracy phase", _AGAIN)
     return found
+
+
+def _index(sample: str, value: object) -> int:
+    """A sample's place in the data set; `true` and 1.0 are none, though Python counts with both."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"sample {sample} has index {value!r:.40}")
+    return value
 
 
 def _text(data: Any) -> str:  # noqa: ANN401 - whatever the line holds

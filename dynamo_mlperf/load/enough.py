@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _OFFLINE_SLACK = 1.1
 """LoadGen 6.0.17 plans an Offline query with a tenth more samples than the expected rate asks for."""
+_LUCK = 4.0
+"""Standard deviations by which the number of arrivals of a Server test is allowed to be off what the rate says."""
 _LEAST_OVER = {"loadgen": 0, "endpoints": 1}
 """endpoints reports the t-th highest latency (t >= 1): its rule is one query stricter."""
 
@@ -24,7 +26,9 @@ class Enough:
 
     Attributes:
         planned: Queries that it issues: rate times duration, or the fewest that are asked for, in whole data sets.
-            In Server they arrive at random, and a whole data set more may come of it.
+            In Server they arrive at random, and a whole data set more or less may come of it.
+        fewest: The least that chance may make of it.
+        most: The most.
         needed: Queries below which no run passes, even with none over the limit; 0 where no latency is judged.
         percentile: The judged percentile, 0 to 1.
         rate_qps: The lowest rate that gives enough at this duration.
@@ -32,6 +36,8 @@ class Enough:
     """
 
     planned: int
+    fewest: int
+    most: int
     needed: int
     percentile: float
     rate_qps: float
@@ -66,17 +72,20 @@ def enough_queries(settings: LoadSettings, client: Literal["loadgen", "endpoints
     duration_s = settings.min_duration_ms / 1000
     needed = minimum_queries(_LEAST_OVER[client], settings.percentile) if settings.limits_ms else 0
     data_set = settings.performance_sample_count if settings.sample_concatenate_permutation else 1
-    planned = _planned(settings, client, duration_s, data_set)
+    luck = _LUCK if client == "loadgen" and settings.loadgen_scenario != "Offline" else 0.0
+    planned, fewest, most = (_planned(settings, client, duration_s, data_set, part) for part in (0.0, -luck, luck))
     # Enough queries begin one above the last whole number of data sets that is too few.
     short = (math.ceil(needed / data_set) - 1) * data_set
-    return Enough(planned, needed, settings.percentile, (short + 1) / duration_s, duration_s)
+    return Enough(planned, fewest, most, needed, settings.percentile, (short + 1) / duration_s, duration_s)
 
 
-def _planned(settings: LoadSettings, client: str, duration_s: float, data_set: int) -> int:
+def _planned(settings: LoadSettings, client: str, duration_s: float, data_set: int, luck: float) -> int:
+    """Queries of a test whose arrivals are so many standard deviations more than the rate says."""
     if client == "endpoints":
         return sample_count(settings)
     slack = _OFFLINE_SLACK if settings.loadgen_scenario == "Offline" else 1.0
-    return in_whole_sets(max(settings.target_qps * duration_s * slack, settings.min_query_count), data_set)
+    by_rate = settings.target_qps * duration_s * slack
+    return in_whole_sets(max(by_rate + luck * math.sqrt(by_rate), settings.min_query_count), data_set)
 
 
 def in_whole_sets(queries: float, data_set: int) -> int:

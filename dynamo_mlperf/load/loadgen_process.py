@@ -224,6 +224,7 @@ class Test:
                 self._give_up(f"audit file not picked up: {detail} says nothing of {Path(AUDIT_CONFIG).resolve()}")
         expected = self._planned or expected_queries(self._settings)
         progress = self._account.progress(self._started_ns, time.monotonic_ns(), expected)
+        progress["generated_queries"] = self._planned
         write_json(self._spec.out_dir / "progress.json", progress, durable=False)
 
     def write(self, ready: list[Event]) -> None:

@@ -19,6 +19,11 @@ from dynamo_mlperf.errors import ConfigError
 
 Mode = Literal["performance", "accuracy"]
 
+
+class TooFewSamplesError(ConfigError):
+    """The data set is smaller than the rules ask for (exit 2)."""
+
+
 DEFAULT_REQUEST_TIMEOUT_S = 600.0
 """A request without an end after this long has failed."""
 
@@ -250,7 +255,7 @@ def _min_query_count(benchmark: Benchmark, scenario: str, lowered: Reduction) ->
 
 def _check_data_set(benchmark: Benchmark, scenario: str, have: int, need: int) -> None:
     if have < need:
-        raise ConfigError(
+        raise TooFewSamplesError(
             f"the data set has {have} samples, and {benchmark.name} {scenario} needs {need}",
             f"stage the full data set, or write reduced: {{samples: {have}}} (the result's class is then reduced)",
         )

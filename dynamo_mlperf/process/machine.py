@@ -85,7 +85,7 @@ def read_machine(local_path: Path) -> MachineFacts:
         cores=len(os.sched_getaffinity(0)),
         memory_available_bytes=psutil.virtual_memory().available,
         disk_free_bytes=shutil.disk_usage(_existing(local_path)).free,
-        gpus=_visible_gpus(),
+        gpus=visible_gpus(),
         listening=_listening(),
         leftovers=_leftovers(),
         abandoned=_abandoned(),
@@ -116,7 +116,7 @@ def _own_address(host: str) -> str:
     return "" if address.startswith("127.") else address
 
 
-def _visible_gpus() -> int:
+def visible_gpus() -> int:
     """GPUs by their device files; what Slurm gives narrows them."""
     if any(name in os.environ for name in _DEVICE_VARIABLES):
         return len(_devices())

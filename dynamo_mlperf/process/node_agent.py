@@ -196,16 +196,18 @@ class Agent:
 
 
 def _lines(head: HeadWatch) -> Iterable[dict[str, Any] | None]:
-    """What comes in, line by line, until the first node is lost; None each time that nothing came for NOTE_EVERY_S."""
+    """What comes in, line by line, until the first node is lost; None about every NOTE_EVERY_S, whoever else calls."""
     unread = b""
+    looked_t = time.monotonic()
     while True:
-        sources: list[int | socket.socket] = [0, *head.sources()]
+        sources: list[int | select.epoll] = [0, *head.sources()]
         ready, _, _ = select.select(sources, [], [], CALLING_S if head.calling else NOTE_EVERY_S)
         if head.turn():
             return
+        if time.monotonic() - looked_t >= NOTE_EVERY_S:
+            looked_t = time.monotonic()
+            yield None
         if 0 not in ready:
-            if not ready:
-                yield None
             continue
         block = os.read(0, 65536)
         if not block:

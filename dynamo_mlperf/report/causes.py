@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.report import quantities as q
 from dynamo_mlperf.report.logs import log_of, tail
+from dynamo_mlperf.report.run_files import is_there
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +69,7 @@ def _cause(run: RunData, reason: Reason, told: set[str]) -> Cause:
         after = f"{q.duration(death.exited_s)} after the job began"
         log = log_of(run, death.name)
         last_line = last_line or last_log_line(log)
-        log = log if log.is_file() and log.name not in reason.action else None
+        log = log if is_there(log) and log.name not in reason.action else None
     found = f"wanted {reason.wanted}, got {headline(reason.got)}"
     return Cause(reason.check, found, after, last_line, log, reason.action)
 
@@ -99,7 +100,7 @@ def _without_action(error: str) -> str:
 
 def last_log_line(log: Path) -> str:
     """The last line of a log that is not blank, without terminal colours; empty where there is none."""
-    if not log.is_file():
+    if not is_there(log):
         return ""
     lines = [line for line in _ANSI.sub("", tail(log)).splitlines() if line.strip()]
     return _shortened(lines[-1]) if lines else ""

@@ -48,6 +48,7 @@ class Side:
     figures: Figures
     split: str
     missing: tuple[str, ...]
+    damaged: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -61,6 +62,7 @@ class Side:
             "split": self.split or None,
             "completed_qps": figures.completed_qps,
             "missing": list(self.missing),
+            "damaged": list(self.damaged),
         }
 
 
@@ -98,7 +100,7 @@ def diff_runs(a: RunData, b: RunData, *, noise: bool = False) -> Comparison:
 
 def _side(run: RunData) -> Side:
     split = run.layout.split if run.layout else ""
-    return Side(str(run.paths.root), derive_figures(run), split, run.missing)
+    return Side(str(run.paths.root), derive_figures(run), split, run.missing, run.damaged)
 
 
 def _facts(run: RunData, *, noise: bool) -> dict[str, dict[str, Value]]:

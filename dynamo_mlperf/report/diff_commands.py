@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.report.diff_noise import Noise, is_noise
 from dynamo_mlperf.report.diff_values import flattened
+from dynamo_mlperf.report.run_files import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def _told(name: str, values: list[str], before: str | None) -> dict[str, str]:
     text = " ".join(values) or "set"
     if len(values) == 1 and values[0].startswith("{"):
         try:
-            return {key: str(value) for key, value in flattened(json.loads(values[0]), name).items()}
-        except (ValueError, RecursionError):
+            return {key: str(value) for key, value in flattened(parsed(values[0].encode()), name).items()}
+        except ValueError:
             pass
     return {name: text if before is None else f"{before} {text}"}

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError
 from dynamo_mlperf.load.endpoints_run import RECORD
-from dynamo_mlperf.load.logs import read_logs
+from dynamo_mlperf.load.logs import DETAIL, SUMMARY, read_logs
 from dynamo_mlperf.report.causes import headline
-from dynamo_mlperf.report.diff_values import flattened
+from dynamo_mlperf.report.diff_values import digest_of, flattened
 from dynamo_mlperf.report.quantities import percentile_name
 from dynamo_mlperf.report.run_data import as_list, as_mapping
+from dynamo_mlperf.report.run_files import found_below, object_in
 from dynamo_mlperf.report.side_tests import side_rows
 from dynamo_mlperf.report.words import in_words
 from dynamo_mlperf.topology.batch import batch_directives
+from dynamo_mlperf.topology.document import parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.report.figures import Figures, LatencyRow
     from dynamo_mlperf.report.run_data import RunData
 
-_MOST_BYTES = 16_000_000
+_MOST_LOG_BYTES = 256_000_000
 _SAID_BY_VERSIONS = ("os", "kernel", "memory_bytes")
 _CLIENT_NOISE = ("first_issue_t", "in_flight_over_time")
 _SENTENCES = ("reason", "action", "confirmed_in", "confirmed_by", "full_run_s")
@@ -34,16 +33,6 @@ _SENTENCES = ("reason", "action", "confirmed_in", "confirmed_by", "full_run_s")
 _RESULT = (
     "target_qps", "completed_qps", "tokens_per_second", "requests", "failed_requests", "duration_s",
 )  # fmt: skip
-
-
-def object_in(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty where there is none that can be read."""
-    try:
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            return {}
-        return as_mapping(json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError):
-        return {}
 
 
 def topology_facts(run: RunData) -> dict[str, Value]:
@@ -57,11 +46,12 @@ def topology_facts(run: RunData) -> dict[str, Value]:
         return (
             flattened({key: value for key, value in record.items() if key != "settings"}, "endpoint") if record else {}
         )
-    try:
-        value = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError):
+    if not text.strip():
         return {}
-    merged = dict(as_mapping(value))
+    try:
+        merged = dict(parse_document(text, run.paths.topology).value)
+    except ConfigError:
+        return {"no file that can be read; its digest": digest_of(text)}
     for key, laid in run.laid_over.items():
         if isinstance(laid, dict):
             merged[key] = {**as_mapping(merged.get(key)), **laid}
@@ -110,7 +100,7 @@ def version_facts(run: RunData) -> dict[str, Value]:
     """Versions of package, engines, Slurm, kernel; what the nodes are made of, their drivers included."""
     found: dict[str, Value] = {name: str(value) for name, value in run.versions.items()}
     nodes: dict[str, dict[str, None]] = {}
-    for path in sorted(run.paths.logs.glob("check-*.json")):
+    for path in found_below(run.paths.logs, "check-*.json"):
         for name, value in flattened(as_mapping(object_in(path).get("hardware"))).items():
             if name not in _SAID_BY_VERSIONS:
                 nodes.setdefault(f"nodes: {name}", {})[str(value)] = None
@@ -129,6 +119,8 @@ def asked_facts(run: RunData) -> dict[str, Value]:
 def effective_facts(run: RunData) -> dict[str, Value]:
     """What LoadGen says was in force."""
     try:
+        if any((run.paths.load / name).stat().st_size > _MOST_LOG_BYTES for name in (DETAIL, SUMMARY)):
+            return {}
         effective = read_logs(run.paths.load).effective
     except (DynamoMlperfError, OSError, ValueError):
         return {}
@@ -217,7 +209,7 @@ def sweep_facts(run: RunData) -> dict[str, Value]:
 def _given_rates(sweep: Path) -> dict[str, Value]:
     """How the run at each given rate ended, by split."""
     found: dict[str, Value] = {}
-    for path in sorted(sweep.glob("*/rate-*/verdict.json")):
+    for path in found_below(sweep, "*/rate-*/verdict.json"):
         verdict = object_in(path)
         reasons = [in_words(str(as_mapping(one).get("check"))) for one in as_list(verdict.get("reasons"))]
         why = f" ({reasons[0]})" if reasons else ""

@@ -32,8 +32,8 @@ def print_diff(comparison: Comparison, console: Console) -> None:
         for name, side in (("A", comparison.a), ("B", comparison.b)):
             say(console, side_text(name, side), "", "   ", style="bold")
             say(console, near(side.run_dir), "   ")
-            if side.missing:
-                say(console, f"not there: {', '.join(side.missing)}", "   ")
+            for line in lacking_lines(side):
+                say(console, line, "   ")
         for section in comparison.sections:
             if section.rows:
                 _section(section, console)
@@ -45,13 +45,19 @@ def print_diff(comparison: Comparison, console: Console) -> None:
 
 
 def side_text(name: str, side: Side) -> str:
-    """`A  VALID  class official  qwen3-vl-235b-a22b Interactive  4P8D  39.85 queries/s`."""
+    """`A  VALID [official]  qwen3-vl-235b-a22b Interactive  4P8D  39.85 queries/s`."""
     figures = side.figures
     rate = f"{q.rate(figures.completed_qps)} {figures.rate_unit}" if figures.completed_qps is not None else ""
-    result_class = f"class {figures.result_class}" if figures.result_class else ""
+    state = f"{figures.state} [{figures.result_class}]" if figures.result_class else figures.state
     what = f"{figures.benchmark} {figures.scenario}".strip()
-    parts = (name, figures.state, result_class, what, side.split, rate)
+    parts = (name, state, what, side.split, rate)
     return "  ".join(part for part in parts if part)
+
+
+def lacking_lines(side: Side) -> list[str]:
+    """What the run should have left and did not, and what of it cannot be read."""
+    lines = [f"not there: {', '.join(side.missing)}"] if side.missing else []
+    return [*lines, *(f"damaged: {damage}" for damage in side.damaged)]
 
 
 def closing_lines(comparison: Comparison) -> list[str]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_MOST = 100_000
+"""Larger numbers than any plan has: GPUs of a node are counted one by one."""
 _ON_CPUS = re.compile(r"^device:[ \t]*[\"']?cpu\b", re.MULTILINE)
 
 
@@ -137,7 +139,7 @@ def _objects(value: object) -> list[dict[str, Any]]:
 
 
 def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
+    return value if isinstance(value, int) and abs(value) <= _MOST else 0
 
 
 def _gpu_count(value: object) -> int:

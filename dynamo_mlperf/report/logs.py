@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dynamo_mlperf.report.run_files import is_there
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -36,19 +38,22 @@ def logs_that_matter(run: RunData) -> tuple[Log, ...]:
         for process in run.timeline.processes:
             if process.ready_s is None and process.name in _worker_names(run):
                 found.setdefault(log_of(run, process.name), f"{process.name} never was ready")
-    logs = [Log(path, why) for path, why in found.items() if path.is_file()][:_LOGS_SHOWN]
+    logs = [Log(path, why) for path, why in found.items() if is_there(path)][:_LOGS_SHOWN]
     client = run.paths.load / "mlperf_log_summary.txt"
-    if client.is_file():
+    if is_there(client):
         logs.append(Log(client, "the load client's own summary"))
     return tuple(logs)
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> str:
     """The last lines of a log, of its last 16 KiB at most; bytes that are no UTF-8 are replaced."""
-    with path.open("rb") as source:
-        end = source.seek(0, os.SEEK_END)
-        source.seek(max(0, end - _TAIL_BYTES))
-        text = source.read(_TAIL_BYTES).decode(errors="replace")
+    try:
+        with path.open("rb") as source:
+            end = source.seek(0, os.SEEK_END)
+            source.seek(max(0, end - _TAIL_BYTES))
+            text = source.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror}"
     return "\n".join(text.splitlines()[-lines:])
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.report import quantities as q
+from dynamo_mlperf.report.run_files import is_there
 from dynamo_mlperf.tuning.prediction import FILE_NAME, Prediction, SplitPrediction, read_prediction
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Beside:
 def beside(run_dir: Path, split: str, measured_qps: float | None) -> Beside | None:
     """Predicted beside measured of a run; None where its directory holds no usable prediction of its split."""
     path = run_dir / FILE_NAME
-    if not path.is_file():
+    if not is_there(path):
         return None
     try:
         prediction = read_prediction(path)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.report import quantities as q
+from dynamo_mlperf.report.run_files import parsed, read_bounded
 from dynamo_mlperf.report.words import in_words
 
 if TYPE_CHECKING:
@@ -60,14 +60,12 @@ def read_probes(root: Path) -> SearchView | None:
     """The search of a run directory; None where there is none, or its answer cannot be read."""
     path = root / SEARCH_ANSWER
     try:
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            return None
-        value = json.loads(path.read_bytes())
+        value = parsed(read_bounded(path, _MOST_BYTES))
         made = [one for one in value["probes"] if isinstance(one, dict)]
         best = value.get("confirmed_by")
         rows = tuple(_row(one, confirms=place == best) for place, one in enumerate(made[:_SHOWN]))
         return SearchView(in_words(str(value.get("reason", ""))), rows, max(0, len(made) - _SHOWN))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -88,4 +88,7 @@ def number_or_none(value: object) -> float | None:
     """`value` as a finite float, or None where it is no number (a run's files are taken as they come)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond all floats
+        return None

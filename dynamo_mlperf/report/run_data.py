@@ -5,15 +5,16 @@ Every file may be missing (the run failed early) or cut short (the run was kille
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.errors import ConfigError, MeasureError
+from dynamo_mlperf.errors import ConfigError, MeasureError, SetupError
 from dynamo_mlperf.files import RunPaths
 from dynamo_mlperf.load.endpoints_run import RECORD, REPORT_DIR
 from dynamo_mlperf.load.queries import Queries, read_queries
 from dynamo_mlperf.report.layout import Layout, read_layout
+from dynamo_mlperf.report.run_files import Reader, is_there
 from dynamo_mlperf.report.timeline import Timeline, build_timeline
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 _MARKS = ("topology.yaml", "plan.json", "events.jsonl", "verdict.json")
 """A directory that holds none of these is no run directory."""
+_MOST_QUERIES_BYTES = 1_000_000_000
+"""Ten million queries and more."""
 
 
 @dataclass(frozen=True)
@@ -75,64 +78,15 @@ class RunData:
     damaged: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Reader:
-    """Reads JSON files and remembers what it could not read."""
-
-    missing: list[str] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)
-
-    def object(self, path: Path, name: str) -> dict[str, Any] | None:
-        """The JSON object in `path`; None, and remembered, where there is none."""
-        if not path.is_file():
-            self.missing.append(name)
-            return None
-        try:
-            value = json.loads(path.read_bytes())
-        except ValueError:
-            self.damaged.append(f"{name} is not whole JSON")
-            return None
-        if isinstance(value, dict):
-            return value
-        self.damaged.append(f"{name} holds no JSON object")
-        return None
-
-    def lines(self, path: Path, name: str) -> list[dict[str, Any]]:
-        """The JSON objects of a JSON-lines file; a line that is none is counted, not shown."""
-        if not path.is_file():
-            self.missing.append(name)
-            return []
-        values: list[dict[str, Any]] = []
-        unreadable = 0
-        for line in path.read_bytes().splitlines():
-            try:
-                value = json.loads(line)
-            except ValueError:
-                value = None
-            if isinstance(value, dict):
-                values.append(value)
-            else:
-                unreadable += 1
-        if unreadable:
-            self.damaged.append(f"{name}: {unreadable} unreadable line{'s' if unreadable > 1 else ''}")
-        return values
-
-    def text(self, path: Path, name: str) -> str | None:
-        """The file's text; None, and remembered, where there is none."""
-        if path.is_file():
-            return path.read_text(errors="replace")
-        self.missing.append(name)
-        return None
-
-
 def read_run(run_dir: Path) -> RunData:
     """Read what `run_dir` holds.
 
     Raises:
         ConfigError: `run_dir` is no directory, or holds nothing that a run leaves.
+        SetupError: It cannot be looked into.
     """
     _refuse_other_directories(run_dir)
-    paths, reader = RunPaths(run_dir), _Reader()
+    paths, reader = RunPaths(run_dir), Reader()
     verdict = reader.object(paths.verdict, "verdict.json")
     topology = reader.text(paths.topology, "topology.yaml")
     plan = reader.object(paths.plan, "plan.json")
@@ -172,11 +126,19 @@ def as_list(value: object) -> list[Any]:
 
 
 def _refuse_other_directories(run_dir: Path) -> None:
-    if not run_dir.is_dir():
+    if not os.path.isdir(run_dir):  # noqa: PTH112 - Path.is_dir raises where a folder cannot be read
         raise ConfigError(
             f"{run_dir} is not a directory", "name a directory that `dynamo-mlperf run` made, or its id under runs/"
         )
-    if not any((run_dir / mark).is_file() for mark in _MARKS):
+    if not any(is_there(run_dir / mark) for mark in _MARKS):
+        try:
+            (run_dir / _MARKS[0]).stat()
+        except PermissionError as error:
+            raise SetupError(
+                f"{run_dir} cannot be read: {error.strerror}", f"chmod u+rx {run_dir}, as its owner"
+            ) from error
+        except OSError:
+            pass
         raise ConfigError(
             f"{run_dir} is no run directory: it lacks all of {', '.join(_MARKS)}",
             "name a directory that `dynamo-mlperf run` made, or its id under runs/",
@@ -185,13 +147,16 @@ def _refuse_other_directories(run_dir: Path) -> None:
 
 def _client_directory(paths: RunPaths) -> Path:
     """Where the load client wrote: LoadGen's directory unless endpoints made the run."""
-    return paths.root / REPORT_DIR if (paths.root / RECORD).is_file() else paths.load
+    return paths.root / REPORT_DIR if is_there(paths.root / RECORD) else paths.load
 
 
-def _queries(load: Path, reader: _Reader) -> Queries | None:
+def _queries(load: Path, reader: Reader) -> Queries | None:
     path = load / "queries.csv"
-    if not path.is_file():
-        reader.missing.append(f"{load.name}/queries.csv")
+    name = f"{load.name}/queries.csv"
+    if not reader.finds(path, name):
+        return None
+    if path.stat().st_size > _MOST_QUERIES_BYTES:
+        reader.damaged.append(f"{name} is longer than {_MOST_QUERIES_BYTES // 1_000_000} MB")
         return None
     try:
         return read_queries(path)

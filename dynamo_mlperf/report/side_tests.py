@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.report.run_files import is_there, parsed, read_bounded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,18 +38,18 @@ class SideRow:
 
 def side_rows(run: Path) -> tuple[SideRow, ...]:
     """The tests that the run directory holds, in the order in which they run."""
-    return tuple(_row(run / folder / "result.json") for folder in _FOLDERS if (run / folder / "result.json").is_file())
+    return tuple(_row(run / folder / "result.json") for folder in _FOLDERS if is_there(run / folder / "result.json"))
 
 
 def _row(path: Path) -> SideRow:
     name = path.parent.name
     try:
-        value = json.loads(path.read_bytes()[:_MOST_BYTES])
+        value = parsed(read_bounded(path, _MOST_BYTES))
         targets = dict(value["targets"])
         scores = ", ".join(_score(metric, got, targets.get(metric)) for metric, got in value["scores"].items())
         reasons = tuple(str(entry["text"]) for entry in value["reasons"])
         return SideRow(str(value["test"]), str(value["verdict"]), scores, reasons or _told(value))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         return SideRow(name, "", "", (f"{path.name} cannot be read: {type(error).__name__}",))
 
 

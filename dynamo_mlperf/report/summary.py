@@ -17,6 +17,7 @@ from dynamo_mlperf.report.figures import NO_VERDICT, Figures, LatencyRow, Proof,
 from dynamo_mlperf.report.logs import log_of, logs_that_matter
 from dynamo_mlperf.report.predicted import beside
 from dynamo_mlperf.report.run_data import RunData, read_run
+from dynamo_mlperf.report.run_files import is_there
 from dynamo_mlperf.report.side_tests import side_rows
 from dynamo_mlperf.report.sweep import read_sweep, sweep_lines, sweep_table
 from dynamo_mlperf.report.terminal import near, say, trimmed
@@ -96,8 +97,9 @@ def _headline(run: RunData, figures: Figures, console: Console) -> None:
     line = Text(figures.state, style=_STYLES.get(figures.state, "bold"))
     if figures.state == "INVALID" and figures.reasons:
         line.append(q.printable(f" ({figures.reasons[0].check})"))
-    parts = (figures.benchmark, figures.scenario, f"class {figures.result_class}" if figures.result_class else "")
-    named = q.printable("  ".join(part for part in parts if part))
+    if figures.result_class:
+        line.append(q.printable(f" [{figures.result_class}]"))
+    named = q.printable("  ".join(part for part in (figures.benchmark, figures.scenario) if part))
     if not named or line.cell_len + 2 + len(named) <= console.width:
         console.print(Text("  " if named else "").join([line, Text(named, style="bold")]))
     else:
@@ -312,7 +314,7 @@ def _ready(life: Process | None) -> str:
 
 def _files(run: RunData, console: Console) -> None:
     _section(console, "Files")
-    if run.paths.report.is_file():
+    if is_there(run.paths.report):
         _file(console, run.paths.report, "the report, for a browser")
     for log in logs_that_matter(run):
         _file(console, log.path, log.why)

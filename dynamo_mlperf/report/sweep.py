@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dynamo_mlperf.report import quantities as q
+from dynamo_mlperf.report.run_files import parsed, read_bounded
 from dynamo_mlperf.report.svg import WIDTH, Plot, line, picture, rect, text, y_axis
 from dynamo_mlperf.report.words import in_words
 
@@ -107,10 +107,8 @@ def read_sweep(root: Path) -> SweepView | None:
     """The sweep of a run directory; None where there is none, or its summary cannot be read."""
     path = root / SWEEP_SUMMARY
     try:
-        if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-            return None
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        value = parsed(read_bounded(path, _MOST_BYTES))
+    except (OSError, ValueError):
         return None
     return view_of(value) if isinstance(value, dict) else None
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.slurm.deadline import parse_end_time
 from dynamo_mlperf.slurm.hostlist import expand
-from dynamo_mlperf.slurm.programs import ask
+from dynamo_mlperf.slurm.programs import ask, fault_of
 from dynamo_mlperf.slurm.states import STATES, state_name
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ _JOB = re.compile(r"[0-9]+(_[0-9]+)?")
 _STEP = re.compile(r"dmp-([0-9a-f]{6})([.-])(.*)")
 _GPUS = re.compile(r"gpu(?::[^:(,]+)?:([0-9]+)")
 _SHOWN_HOSTS = 8
-_STEPS = ("--Format=StepID:64,StepName:256,Nodes:4096",)
+_NAME_CHARS = 1024
+"""The longest name of a step that slurmctld takes (step_mgr.c); a longer one is "Pathname too long"."""
+_RANGES_CHARS = 64
+_STEPS = (f"--Format=StepID:64,StepName:{_NAME_CHARS + 1},Nodes:4096",)
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,24 @@ def step_prefix(token: str) -> str:
 
 
 def controller_step_name(token: str, positions: Sequence[int]) -> str:
-    """The name of an attached controller's step: it says which of the job's nodes the run has, before it uses them."""
-    return f"dmp-{token}.{_ranges(positions)}"
+    """The name of an attached controller's step: it says which of the job's nodes the run has, before it uses them.
+
+    Where ranges would be long, the nodes are the bits of a number: `x4f` is what `0-3.6` is.
+
+    Raises:
+        SetupError: The nodes are so many and so scattered that no name can say them.
+    """
+    told = _ranges(positions)
+    if len(told) > _RANGES_CHARS:
+        told = min(told, f"x{sum(1 << position for position in set(positions)):x}", key=len)
+    name = f"dmp-{token}.{told}"
+    if len(name) > _NAME_CHARS:
+        raise SetupError(
+            f"{len(positions)} nodes of the job, in {told.count('.') + 1} places, do not fit into a step's name "
+            f"({len(name)} characters, Slurm takes {_NAME_CHARS})",
+            "wait for the end of the other runs in this job",
+        )
+    return name
 
 
 def _ranges(positions: Sequence[int]) -> str:
@@ -83,12 +102,15 @@ def _ranges(positions: Sequence[int]) -> str:
     return ".".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
-def _positions(text: str) -> set[int]:
+def _positions(text: str, nodes: int) -> set[int]:
+    """What `controller_step_name` has written, among the positions of so many nodes; a name can be anyone's."""
+    if bits := re.fullmatch(r"x([0-9a-f]+)", text):
+        number = int(bits[1], 16)
+        return {position for position in range(nodes) if number >> position & 1}
     found: set[int] = set()
     for part in text.split("."):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit():
-            found |= set(range(int(first), int(last or first) + 1))
+        if ends := re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part):
+            found |= set(range(int(ends[1]), min(int(ends[2] or ends[1]) + 1, nodes)))
     return found
 
 
@@ -103,9 +125,13 @@ def live_job(job_id: str) -> LiveJob:
         raise ConfigError(f"--attach {job_id[:40]!r} is no job's id", "give the number that squeue --me shows")
     answer = ask(["scontrol", "--details", "--oneliner", "show", "job", job_id])
     if answer.status != 0:
-        raise SetupError(f"job {job_id}: {' '.join(answer.stderr.split())[:200]}", "squeue --me lists your jobs")
+        raise SetupError(f"job {job_id}: {fault_of('scontrol', answer)}", "squeue --me lists your jobs")
     lines = [line for line in answer.stdout.splitlines() if line.startswith("JobId=")]
-    if len(lines) != 1:
+    if not lines:
+        raise SetupError(
+            f"job {job_id}: scontrol's answer names no job", f"run it to see why: scontrol show job {job_id}"
+        )
+    if len(lines) > 1:
         raise SetupError(f"job {job_id} is {len(lines)} jobs", "name one of them, such as 17_3; squeue --me lists them")
     return parse_live_job(job_id, lines[0], os.getuid())
 
@@ -151,12 +177,16 @@ def other_runs(job: LiveJob) -> list[OtherRun]:
     """
     answer = ask(["squeue", "--noheader", "--steps", f"--jobs={job.job_id}", *_STEPS])
     if answer.status != 0:
-        raise SetupError(f"squeue: {' '.join(answer.stderr.split())[:200]}", "look whether Slurm is up: sinfo")
+        raise SetupError(fault_of("squeue", answer), "look whether Slurm is up: sinfo")
     return parse_runs(answer.stdout, job.hosts)
 
 
 def parse_runs(text: str, hosts: Sequence[str]) -> list[OtherRun]:
-    """What squeue prints of a job's steps; `hosts` are the job's nodes in order."""
+    """What squeue prints of a job's steps; `hosts` are the job's nodes in order.
+
+    Raises:
+        SetupError: The nodes of a step of ours are no node list.
+    """
     used: dict[str, set[str]] = {}
     controllers: dict[str, str] = {}
     steps: dict[str, int] = {}
@@ -169,9 +199,16 @@ def parse_runs(text: str, hosts: Sequence[str]) -> list[OtherRun]:
         steps[token] = steps.get(token, 0) + 1
         if kind == ".":
             controllers[token] = step
-            used.setdefault(token, set()).update(hosts[at] for at in _positions(rest) if at < len(hosts))
-        used.setdefault(token, set()).update(expand(nodes))
+            used.setdefault(token, set()).update(hosts[at] for at in _positions(rest, len(hosts)))
+        used.setdefault(token, set()).update(_nodes_of(step, nodes))
     return [OtherRun(token, frozenset(used[token]), controllers.get(token, ""), steps[token]) for token in steps]
+
+
+def _nodes_of(step: str, nodes: str) -> list[str]:
+    try:
+        return expand(nodes) if nodes else []
+    except ConfigError as problem:
+        raise SetupError(f"squeue's row of step {step}: {problem.what}", "run it to see why: squeue --steps") from None
 
 
 def choose_hosts(job: LiveJob, others: Sequence[OtherRun], *, nodes: int, gpus: int) -> tuple[str, ...]:
@@ -234,7 +271,7 @@ def refuse_neighbour(job: LiveJob, token: str, hosts: Sequence[str], step: str) 
 
 def _number(step: str) -> int:
     number = step.rpartition(".")[2]
-    return int(number) if number.isdigit() else 0
+    return int(number) if re.fullmatch("[0-9]{1,9}", number) else 0
 
 
 def controller_argv(job_id: str, host: str, name: str, program: Sequence[str]) -> list[str]:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _SHOWN = 120
+_NAMED = 5
 LIVE_REHEARSAL = "run"
 """The run directory inside what `rehearse --live` makes; that goes by the name of the directory around it."""
+_JOB = re.compile(r"[0-9]+(_[0-9]+)?")
 _SLURM = re.compile(r"Slurm job ([0-9]+)\b(?:.*, attached as step ([0-9]+\.[0-9]+)$)?")
 
 
@@ -153,7 +155,10 @@ def _waiting(job: Submitted) -> Run:
 
 
 def find_run(word: str, runs: Path) -> Run:
-    """The run that `word` means: a directory, the name of a run, or the id of a job.
+    """The run that `word` means: a directory, the name of a run or the beginning of just one, or the id of a job.
+
+    A beginning that ends where a part of the name does (`demo` of `demo-17`) is taken before one that does not
+    (`demo-1`); a number alone is no beginning of the latter kind, since it is the id of a job.
 
     Raises:
         ConfigError: It means none, or several.
@@ -166,21 +171,34 @@ def find_run(word: str, runs: Path) -> Run:
         why = getattr(problem, "strerror", "") or "its links lead in a circle"
         raise ConfigError(f"{word[:_SHOWN]}: {why}", "`dynamo-mlperf status` lists runs") from problem
     everything = list_runs(runs)
-    found = [run for run in everything if word in {run.name, run.job_id}]
-    if not found:
-        found = [run for run in everything if run.name.startswith(f"{word}-")]
+    found = _meant(word, everything)
     if len(found) == 1:
         return found[0]
-    if not found and re.fullmatch(r"[0-9]+(_[0-9]+)?", word):
+    if not found and _JOB.fullmatch(word):
         return Run(f"job {word}", runs / f"job-{word}", word)
-    names = [run.name for run in (found or everything)]
+    names = [run.name for run in reversed(found or everything)]
     if found:
-        raise ConfigError(f"{word} names {len(found)} runs: {', '.join(names)}", f"name one, such as {names[-1]}")
+        raise ConfigError(f"{word} names {len(found)} runs: {_some(names)}", f"name one, such as {names[0]}")
     near = nearest(word, names)
     raise ConfigError(
-        f"no run {word!r} below {runs}; there are {', '.join(names[-5:]) or 'none'}",
+        f"no run {word!r} below {runs}; there are {_some(names) or 'none'}",
         f"name {near}" if near else "name a run, its directory, or a job's id; `dynamo-mlperf status` lists them",
     )
+
+
+def _meant(word: str, everything: Sequence[Run]) -> list[Run]:
+    """The runs of that name or job, else those whose names begin so."""
+    found = [run for run in everything if word in {run.name, run.job_id}]
+    found = found or [run for run in everything if run.name.startswith(f"{word}-")]
+    if found or not word or _JOB.fullmatch(word):
+        return found
+    return [run for run in everything if run.name.startswith(word)]
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _directory(place: Path, runs: Path) -> Run:

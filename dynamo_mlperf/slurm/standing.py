@@ -10,6 +10,7 @@ from dynamo_mlperf.process.machine import controller_of
 from dynamo_mlperf.slurm.attach import live_steps
 from dynamo_mlperf.slurm.jobs import JobInfo, query_jobs
 from dynamo_mlperf.slurm.outcome import Outcome, attached_outcome, outcome_of
+from dynamo_mlperf.slurm.runs import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,9 +65,17 @@ def standings(runs: Sequence[Run]) -> tuple[list[Standing], str]:
 
 def _standing(run: Run, jobs: dict[str, JobInfo], steps: set[str] | None) -> Standing:
     if run.step:
+        run = run if steps is None or run.step in steps else _now(run)
         return Standing(run, None, attached_outcome(run, steps))
     if run.job_id:
         job = jobs.get(run.job_id, JobInfo(run.job_id))
+        run = _now(run) if job.ended else run
         return Standing(run, job, outcome_of(run, job))
     alive = run.finished is None and controller_of(run.run_id) is not None
+    run = run if alive else _now(run)
     return Standing(run, None, outcome_of(run, None, alive=alive))
+
+
+def _now(run: Run) -> Run:
+    """A run that is over, read again where its end was not on record before: it may have ended since."""
+    return read_run(run.root, run.submitted) if run.present and run.finished is None else run

@@ -19,7 +19,7 @@ from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.files import write_atomic, write_json
 from dynamo_mlperf.process.command import is_secret_name
 from dynamo_mlperf.process.programs import Finished, UnansweredError, run_program
-from dynamo_mlperf.slurm.programs import ASK_S, clean_environment
+from dynamo_mlperf.slurm.programs import ASK_S, answered, clean_environment
 from dynamo_mlperf.topology.batch import batch_directives, option_directives
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Submission:
         """
         argv = (self.argv[0], *(("--test-only",) if test_only else ()), *self.argv[1:])
         try:
-            return run_program(argv, timeout_s=ASK_S, env=self.environment, given=self.script)
+            return answered(run_program(argv, timeout_s=ASK_S, env=self.environment, given=self.script))
         except UnansweredError as problem:
             action = "Slurm may have it all the same: look with squeue --me before you send it again"
             raise SetupError(problem.what, action) from problem

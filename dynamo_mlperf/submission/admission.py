@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf import __version__
-from dynamo_mlperf.errors import ConfigError, DynamoMlperfError
+from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.process.checkout import own_commit
 from dynamo_mlperf.submission.consistency import runs_of, shared_findings
 from dynamo_mlperf.submission.finding import Finding
@@ -13,8 +13,9 @@ from dynamo_mlperf.submission.gate import scenario_findings
 from dynamo_mlperf.submission.performance import class_of, judge_performance
 from dynamo_mlperf.submission.proofs import accuracy_findings, compliance_findings
 from dynamo_mlperf.submission.records import PERFORMANCE
-from dynamo_mlperf.submission.rescoring import SCORED, score_again
+from dynamo_mlperf.submission.rescoring import score_again
 from dynamo_mlperf.submission.scenario import Judged
+from dynamo_mlperf.submission.truth_at_hand import SCORED, check_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from dynamo_mlperf.record import Verdict
     from dynamo_mlperf.submission.description import System
     from dynamo_mlperf.submission.records import Run
-    from dynamo_mlperf.submission.rescoring import Rescoring
     from dynamo_mlperf.submission.results import Result
+    from dynamo_mlperf.submission.truth_at_hand import Rescoring
 
 
 def admit(
@@ -46,7 +47,11 @@ def admit(
         say: Told what is being looked at.
         how: How scores are made again.
         rehearsal: Whether the runs are meant to be rehearsals.
+
+    Raises:
+        NamedDataSetError: A data set that the caller named cannot be used.
     """
+    check_named([record for result in results for record in result.tests.values()], how)
     judged, findings = _judge_all(results, rules_round, say, how)
     runs = runs_of(results)
     findings += [
@@ -98,12 +103,7 @@ def _score_again(
     findings: list[Finding] = []
     for name in (name for name in SCORED if name in result.tests):
         record = result.tests[name]
-        try:
-            again = score_again(record, rules, how)
-        except DynamoMlperfError as problem:
-            action = problem.action or f"run {name} again"
-            findings.append(Finding(record.run.name, record.what, "records to score again", problem.what, action))
-            continue
+        again = score_again(record, rules, how)
         said[name] = again.said
         findings += again.findings
         say(f"{record.what}: {again.said}")

@@ -17,9 +17,9 @@ from dynamo_mlperf.submission.consistency import runs_of
 from dynamo_mlperf.submission.description import folder_name, read_description
 from dynamo_mlperf.submission.finding import RefusedError
 from dynamo_mlperf.submission.nodes import nodes_of
-from dynamo_mlperf.submission.rescoring import Rescoring
 from dynamo_mlperf.submission.results import collect
 from dynamo_mlperf.submission.system_json import system_json
+from dynamo_mlperf.submission.truth_at_hand import Rescoring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ def package(request: PackageRequest, say: Callable[[str], None] = lambda _text: 
 
     Raises:
         RefusedError: The runs cannot be submitted; names every reason, run and remedy.
-        ConfigError: The request or the description is not as it has to be.
+        ConfigError: The request, the description or a data set that was named is not as it has to be.
         SetupError: The tree cannot be written.
     """
     _check_request(request)

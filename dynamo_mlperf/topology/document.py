@@ -161,7 +161,7 @@ def parse_document(text: str, path: Path) -> Document:
             raise ConfigError(f"{path}: {_kind(node)} where keys were expected", "write `key: value` lines")
         walk = _Walk(path)
         walk.visit(node, ())
-        value = loader.construct_document(node)
+        value = _value_of(loader, node)
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{path}{_at(error)}: {_sentence(error)}", "correct the YAML on that line") from error
     except yaml.YAMLError as error:
@@ -169,6 +169,19 @@ def parse_document(text: str, path: Path) -> Document:
     except ValueError as error:
         raise ConfigError(f"{path}: {error}", "write plain values") from error
     return Document(path=path, text=text, value=value, lines=walk.lines, problems=walk.problems)
+
+
+def _value_of(loader: _Loader, node: yaml.Node) -> dict[str, Any]:
+    """The value of a document; PyYAML's own constructors trip over words that their explicit tag does not fit.
+
+    Raises:
+        ValueError: One does not.
+    """
+    try:
+        value: dict[str, Any] = loader.construct_document(node)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ValueError("a value does not fit its explicit tag (such as !!timestamp)") from error
+    return value
 
 
 def _kind(node: yaml.Node | None) -> str:

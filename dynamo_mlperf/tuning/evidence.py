@@ -91,7 +91,8 @@ def gather(record: ProbeRecord, constraint: str, now_s: float, *, changed: bool 
     moved = DRIFT_SIGMA if changed or age_s > STALE_S else 0.0
     table = np.array([(each.t_s, each.known(constraint), each.over_of(constraint)) for each in record.samples], float)
     table = table.reshape(-1, 3)
-    ramp = table[table[:, 0] <= RAMP_SHARE * record.planned_s + 1e-9] if len(table) else table
+    table[:, 1:] = np.minimum.accumulate(table[::-1, 1:])[::-1]  # what a later line takes back never was
+    ramp = table[table[:, 0] <= RAMP_SHARE * record.whole_s + 1e-9] if len(table) else table
     if len(ramp) == len(table):  # stopped within the ramp: that is all there is
         ramp = ramp[:0]
     settled = table[len(ramp) :]
@@ -107,7 +108,7 @@ def gather(record: ProbeRecord, constraint: str, now_s: float, *, changed: bool 
         float(end[1] - start[1]),
         float(end[2] - start[2]),
         spread,
-        min(1.0, float(end[0]) / record.planned_s),
+        min(1.0, float(end[0]) / record.whole_s),
         float(start[2]),
         float(start[1]),
         age_s,
@@ -117,7 +118,7 @@ def gather(record: ProbeRecord, constraint: str, now_s: float, *, changed: bool 
 
 def backlog_grows(record: ProbeRecord) -> bool:
     """Whether queries in flight still become more: such a run has not shown yet what it will end like."""
-    late = [each for each in record.samples if each.t_s > RAMP_SHARE * record.planned_s]
+    late = [each for each in record.samples if each.t_s > RAMP_SHARE * record.whole_s]
     third = len(late) // 3
     if third < 1:
         return False
@@ -148,7 +149,7 @@ def served_qps(record: ProbeRecord) -> tuple[float, float] | None:
     Returns:
         None where the system is not overloaded, or was seen too briefly to tell.
     """
-    late = [each for each in record.samples if each.t_s > RAMP_SHARE * record.planned_s / 2]
+    late = [each for each in record.samples if each.t_s > RAMP_SHARE * record.whole_s / 2]
     if len(late) < 4:  # noqa: PLR2004 - two spans need as many lines
         return None
     first, middle, last = late[0], late[len(late) // 2], late[-1]

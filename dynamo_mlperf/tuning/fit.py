@@ -132,7 +132,7 @@ class Fit:
             evidence = gather(record, name, self.now_s)
             weights = posterior.weights(np.log(posterior.likelihood(evidence) + 1e-300))
             each[name] = self._outlook(name, weights)
-            chance = min(chance, posterior.finish_probability(evidence, record.rate * record.planned_s, weights))
+            chance = min(chance, posterior.finish_probability(evidence, record.whole_queries, weights))
         return (*_lowest(each), chance)
 
     def pass_probability(self, rate: float) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.tuning.evidence import backlog_grows, gather, served_qps
 from dynamo_mlperf.tuning.fit import certifies
-from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_s, extra_s
+from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_rate, confirm_s, extra_s
 
 if TYPE_CHECKING:
     from dynamo_mlperf.tuning.fit import Fit, Outlook
@@ -107,7 +107,8 @@ def _look_below(history: History, settings: SearchSettings, said: str, binding: 
 
 def no_room(settings: SearchSettings, rate: float) -> NoAnswer | None:
     """When the budget does not hold one full run (at `rate`, or at the highest): no answer could be confirmed."""
-    run_s = settings.run_s(settings.high or rate)
+    highest = settings.high or rate
+    run_s = min(settings.run_s(highest), confirm_s(settings, highest))
     budget_s, needed_s = settings.time_budget_s, run_s + settings.overhead_s
     if budget_s is None or budget_s >= needed_s:
         return None
@@ -137,6 +138,8 @@ def out_of_time(
         rate = outlook.confirm * math.exp(-min(outlook.doubt, 0.5) if outlook.doubt > settings.tolerance else 0.0)
         fits = settings.lowest_within(left - settings.overhead_s)  # below it a run takes longer than what is left
         bounded = min(max(rate, settings.lowest_qps, fits), settings.high or math.inf)
+        if settings.run_s(bounded) > left - settings.overhead_s:
+            bounded = confirm_rate(settings, outlook.rate)  # holds a data set less, and fits
         if not certified or bounded > max(history[index].rate for index in certified):
             last_s = settings.run_s(bounded)
             return Probe(bounded, last_s, last_s, must_finish=True, purpose="the last to fit")

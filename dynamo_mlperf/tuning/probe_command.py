@@ -21,7 +21,7 @@ from dynamo_mlperf.process.child import Child
 from dynamo_mlperf.process.command import RUN_VARIABLE, Command
 from dynamo_mlperf.process.machine import end_processes, marked, run_mark
 from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample
-from dynamo_mlperf.tuning.stream import ProbeFault, check_final, check_order, parse_line
+from dynamo_mlperf.tuning.stream import ProbeFault, check_final, check_kept, check_order, parse_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,6 +160,9 @@ class _Run:
             self._final = value
             return None
         check_order(self._seen, value)
+        if self._seen is not None:
+            over = {name: value.over_of(name) for name in value.over}
+            check_kept(self._seen, over, f"at {value.t_s:g} s it says")
         self._seen, self._last_t_s = value, value.t_s
         if self._samples and value.t_s - self._samples[-1].t_s < self._probe.planned_s / _MOST_LINES:
             return None  # each line is judged with all before it: too many take longer to judge than to measure
@@ -180,6 +183,8 @@ class _Run:
             seconds = final.seconds if final else 0.0
             raise ProbeFault(f"it said done after {seconds:g} s; it was asked to run for {self._probe.planned_s:g} s")
         check_final(final, self._probe.rate, self._probe.planned_s)
+        if self._seen is not None and not self._asked:  # told to stop, it cancels what is in flight
+            check_kept(self._seen, final.over, "its last line says")
         self._last_t_s = max(self._last_t_s, final.seconds)
         return replace(self._ended("complete"), final=final)
 

@@ -15,6 +15,8 @@ _A_LITTLE_LOWER = 0.97
 _TOP_QPS = 300_000.0
 _LONGEST_RUN = 20.0
 """Runs that are padded to whole data sets last longer the lower the rate; this many shortest runs at most."""
+_LUCK = 4.0
+"""Standard deviations by which the number of random arrivals is allowed to be off."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +64,32 @@ class SearchSettings:
         """The most of so many queries that may be over a limit; below 0 when they are too few."""
         return allowed_over_limit(queries, self.percentile) - (self.rule == "endpoints")
 
+    @property
+    def random_arrivals(self) -> bool:
+        """Whether the number of queries is left to chance, as in LoadGen's Server.
+
+        It draws Poisson arrivals until the duration is reached, and pads what came of it; in Offline, and for
+        endpoints, the rate and the duration alone say how many there are.
+        """
+        return not self.padded or (self.rule == "loadgen" and self.slack == 1.0)
+
     def run_queries(self, rate: float) -> float:
-        """Queries of a full run at this rate."""
+        """Queries of a full run at this rate, with as many arrivals as the rate says."""
+        return self._in_whole_sets(rate * self.duration_s * self.slack)
+
+    def most_queries(self, rate: float) -> float:
+        """The most queries of a full run at this rate: by luck of the arrivals a whole data set more than expected."""
         by_rate = rate * self.duration_s * self.slack
+        return self._in_whole_sets(by_rate + (_LUCK * math.sqrt(by_rate) if self.random_arrivals else 0.0))
+
+    def _in_whole_sets(self, queries: float) -> float:
         if not self.padded:
-            return by_rate
-        return math.ceil(max(by_rate, self.at_least, 1.0) / self.data_set - 1e-9) * self.data_set
+            return queries
+        return math.ceil(max(queries, self.at_least, 1.0) / self.data_set - 1e-9) * self.data_set
 
     def run_s(self, rate: float) -> float:
-        """Length of a full run at this rate in seconds."""
-        return max(self.duration_s, self.run_queries(rate) / rate) if self.padded else self.duration_s
+        """Length of a full run at this rate in seconds, with as many queries as it may hold."""
+        return max(self.duration_s, self.most_queries(rate) / rate) if self.padded else self.duration_s
 
     def lowest_within(self, seconds: float) -> float:
         """Lowest rate at which a full run takes no longer than so many seconds; 0 where the rate does not matter."""
@@ -187,6 +205,7 @@ class ProbeRecord:
         cost_s: Engine seconds that it took.
         purpose: Why it was made.
         refused: Why it was stopped as `not valid`.
+        generated: Queries that the load client has made up its mind to issue; None = it has not said so.
     """
 
     rate: float
@@ -198,6 +217,17 @@ class ProbeRecord:
     cost_s: float = 0.0
     purpose: str = ""
     refused: str = ""
+    generated: int | None = None
+
+    @property
+    def whole_queries(self) -> float:
+        """Queries of the whole run: as they were generated, else as planned."""
+        return self.rate * self.planned_s if self.generated is None else self.generated
+
+    @property
+    def whole_s(self) -> float:
+        """Length of the whole run in seconds, by what was generated where that is fewer than planned."""
+        return min(self.planned_s, self.whole_queries / self.rate)
 
     @property
     def constraints(self) -> tuple[str, ...]:
@@ -223,11 +253,13 @@ def extra_s(history: History, settings: SearchSettings) -> float:
 
 
 def confirm_s(settings: SearchSettings, rate: float) -> float:
-    """Length in seconds of the run that will confirm a rate near this one; a little lower it may be longer.
+    """Length in seconds of the run that will confirm a rate near this one; a little lower it may be longer."""
+    return settings.run_s(confirm_rate(settings, rate))
 
-    Outside of the range nothing is confirmed, wherever the estimate is.
-    """
-    return settings.run_s(max(min(_A_LITTLE_LOWER * rate, settings.high or math.inf), settings.lowest_qps))
+
+def confirm_rate(settings: SearchSettings, rate: float) -> float:
+    """A rate a little below this one; outside of the range nothing is confirmed, wherever the estimate is."""
+    return max(min(_A_LITTLE_LOWER * rate, settings.high or math.inf), settings.lowest_qps)
 
 
 @dataclass(frozen=True)

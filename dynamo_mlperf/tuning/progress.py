@@ -65,11 +65,11 @@ class Judge:
             return GO_ON
         t_s = record.samples[-1].t_s
         lost = self._cannot_pass(record)
-        if lost and t_s >= _SEEN_ENOUGH_SHARE * self._probe.planned_s:  # what it can serve shows only after a while
+        if lost and t_s >= _SEEN_ENOUGH_SHARE * record.whole_s:  # what it can serve shows only after a while
             return Verdict("cannot pass", lost)
         if t_s >= self._probe.max_s and self._probe.max_s < self._probe.planned_s:
             return Verdict("no more time", f"{self._probe.max_s:.0f} s are what the time budget leaves for it")
-        planned_s = self._probe.planned_s
+        planned_s = record.whole_s
         early = t_s < _FIRST_LOOK_SHARE * planned_s or t_s - self._looked_s < _LOOK_SHARE * planned_s
         if self._probe.must_finish or early or t_s >= planned_s:
             return GO_ON
@@ -81,9 +81,8 @@ class Judge:
 
     def _cannot_pass(self, record: ProbeRecord) -> str:
         """Why no course of the rest could make this run pass; empty while one could."""
-        planned = self._settings.run_queries(record.rate)
-        luck = 0.0 if self._settings.padded else 4.0 * math.sqrt(planned)
-        most = self._settings.allowed(round(planned + luck))
+        queries = self._settings.most_queries(record.rate) if record.generated is None else record.generated
+        most = self._settings.allowed(round(queries))
         most = (
             most if most >= 0 else _TOO_SHORT_FOR_ANY
         )  # such a probe is no run to pass: it asks whether any rate does
@@ -99,7 +98,7 @@ class Judge:
         if self._fit is None or set(record.constraints) - set(self._fit.names):
             self._fit = Fit((*self._history, _begun(record)), self._settings, self._now_s)
         outlook, name, chance = self._fit.with_running(record)
-        share = record.samples[-1].t_s / self._probe.planned_s
+        share = record.samples[-1].t_s / record.whole_s
         seen = self._probe.purpose != ABOVE or shows_failure(record, 1.0 - self._settings.percentile)
         if seen and chance < float(np.interp(share, _LOST_AT, _LOST_BELOW)):
             return Verdict("unlikely to pass", f"passes with probability {chance:.2f} if it goes on")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BLOCK_SIZE = 64
 """Tokens per KV block of the simulated engines (the mocker's default for vLLM)."""
+_EXAMPLE = "topologies/q3vl-gb200x16-interactive-4p8d.yaml"
 _DEFAULT_BLOCKS = 16_384
 _DEFAULT_SEQS, _DEFAULT_BATCHED = 1_024, 8_192
 """vLLM's `max_num_seqs` and `max_num_batched_tokens` of a server on a large GPU (0.31.0, `engine/arg_utils.py`)."""
@@ -159,6 +160,22 @@ def _engine(name: str, role: Role, profile: Profile, memory: RoleMemory | None) 
     )
 
 
+def _unknown(topology: Topology, gpu: str | None, *, known: bool) -> ConfigError:
+    """What the file lacks to be rehearsed, and the way out of just that."""
+    lacking, ways = [], []
+    if gpu is None:
+        lacking.append("nodes.gpu is not in the file")
+        ways.append("nodes: {gpu: gb200}")
+    if not known:
+        lacking.append(f"model {topology.model.name} has no known shape")
+        ways.append(f"model: {{name: NAME}} with one of {', '.join(PUBLISHED)}")
+    way = f"write {' and '.join(ways)}" if ways else "write model: {precision: nvfp4}"
+    return ConfigError(
+        f"no timing profile for {topology.name}: {' and '.join(lacking) or 'model.precision is not in the file'}",
+        f"{way}, as {_EXAMPLE} has it, or give --profile NPZ (dynamo-mlperf profile makes one of runs of yours)",
+    )
+
+
 def _profile(topology: Topology, role: Role, chosen: str | None) -> Profile:
     benchmark, gpu = topology.measure.benchmark, topology.nodes.gpu
     if chosen is not None:
@@ -170,9 +187,5 @@ def _profile(topology: Topology, role: Role, chosen: str | None) -> Profile:
     if profile is not None:
         return profile
     if gpu is None or shape is None or precision is None:
-        lacking = "nodes.gpu is not in the file" if gpu is None else f"{topology.model.name} has no known shape"
-        raise ConfigError(
-            f"no timing profile for {topology.name}: {lacking}",
-            "--profile NPZ (dynamo-mlperf profile makes one), or write nodes: {gpu: NAME}",
-        )
+        raise _unknown(topology, gpu, known=shape is not None)
     return roofline(Served(topology.model.name, precision, gpu, role.gpus), shape)

@@ -15,7 +15,7 @@ from dynamo_mlperf.tuning.drift import ABOVE, AGAIN, FAILED, STILL, is_stale
 from dynamo_mlperf.tuning.evidence import shows_failure
 from dynamo_mlperf.tuning.fit import Fit, certifies, otherwise_invalid
 from dynamo_mlperf.tuning.limits import no_answer_below, no_room, out_of_time
-from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_s, extra_s
+from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_rate, confirm_s, extra_s
 
 if TYPE_CHECKING:
     from dynamo_mlperf.tuning.fit import Outlook
@@ -109,6 +109,9 @@ def _probe(
         left = settings.time_budget_s - sum(record.cost_s for record in history)
         spare = left - confirm_s(settings, confirm_at or rate) - 2.0 * extra_s(history, settings)
         must_finish = spare < 0.1 * run_s
+        if must_finish and run_s > left - settings.overhead_s:  # a little lower a run may hold a data set less
+            rate = confirm_rate(settings, confirm_at or rate)
+            run_s = longest = settings.run_s(rate)
         if not must_finish:
             longest = min(longest, spare)
     return Probe(rate, run_s, longest, must_finish, purpose)

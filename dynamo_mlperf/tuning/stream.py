@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.tuning.probes import Final, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _SHOWN = 120
 _FEW_SHARE = 0.5
@@ -118,6 +121,29 @@ def check_order(before: Sample | None, now: Sample) -> None:
     back = now.t_s < before.t_s or now.issued < before.issued or now.completed < before.completed
     if back or any(now.over.get(name, 0) < count for name, count in before.over.items()):
         raise ProbeFault(f"its stream goes back: counts at {now.t_s:g} s are below those at {before.t_s:g} s")
+
+
+def check_kept(before: Sample, over: Mapping[str, int], where: str) -> None:
+    """What was said to be over a limit stays over it, in flight or not.
+
+    Of a program's stream only: our own load client calls a query over that it has heard nothing of for a while, and
+    takes that back in the rare case that the client itself was held up (`load/early_counts.py`).
+
+    Args:
+        before: The line before.
+        over: Constraint -> queries that are over it now.
+        where: Begins what is told.
+
+    Raises:
+        ProbeFault: There are fewer than before.
+    """
+    for name in sorted(before.over):
+        said, now, flying = before.over_of(name), over.get(name, 0), before.over_in_flight.get(name, 0)
+        if now < said:
+            raise ProbeFault(
+                f"{where} {now} over {name}; at {before.t_s:g} s it said {said}, {flying} of them in flight and over "
+                "however they end"
+            )
 
 
 def _check_in_flight(now: Sample) -> None:

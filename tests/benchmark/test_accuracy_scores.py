@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 import re
 import struct
 from pathlib import Path
 
 import pytest
+from rouge_score.rouge_scorer import RougeScorer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from dynamo_mlperf.benchmark.accuracy.rouge import rouge_of
+from dynamo_mlperf.benchmark.accuracy.rouge import common_in_order, rouge_of
 from dynamo_mlperf.benchmark.accuracy.scores import Scores, plain_number
 from dynamo_mlperf.benchmark.accuracy.scoring import score_accuracy_log
 from dynamo_mlperf.benchmark.rules import benchmark
@@ -140,6 +142,22 @@ def test_deepseek_counts_five_subsets_alike(tmp_path: Path) -> None:
     assert right == {"aime1983": 1, "gpqa": 0, "livecodebench": 1, "math500": 1, "mmlu_pro": 1}
     assert scores.metrics["exact_match"] == pytest.approx(400 / 7)
     assert parsed(scores) == pytest.approx(dict(scores.metrics))
+
+
+def test_rouge_is_rouge_scores_own_to_the_bit() -> None:
+    """Few words in many orders, so that they repeat and cross; answers of none, of one and of 300 words."""
+    theirs = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
+    chance = random.Random(7)
+    vocabulary = ("cats", "cat", "running", "run", "a", "The", "naïve", "don't", "x-ray", "9", "--", "organisation")
+
+    def text() -> str:
+        return " ".join(chance.choices(vocabulary[: chance.randint(1, 12)], k=chance.choice((0, 1, 2, 5, 40, 65, 300))))
+
+    pairs = [(text(), text()) for _ in range(120)]
+    expected = [tuple(score.fmeasure for score in theirs.score(*pair).values()) for pair in pairs]
+    assert rouge_of(pairs) == expected
+    assert len(set(expected)) > 50
+    assert common_in_order("abcbdab", "bdcaba") == len("bcba")
 
 
 def test_rouge_is_the_mean_f_measure_in_percent(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.fakes.slurm_programs import FakeSlurm
+from tests.fakes.slurm_programs import NO_CONFIGURATION, NO_CONTROLLER, FakeSlurm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +62,16 @@ def test_a_job_with_too_few_nodes_is_refused_by_every_verb(slurm: FakeSlurm, ver
     assert slurm.calls("srun") == []
 
 
+@pytest.mark.parametrize("silent", [NO_CONFIGURATION, NO_CONTROLLER])
+def test_a_slurm_that_does_not_answer_is_called_that(slurm: FakeSlurm, silent: str) -> None:
+    slurm.script("scontrol", silent)
+    done = attached(slurm, "run")
+    last = "Could not establish a configuration source" if silent == NO_CONFIGURATION else "Unable to contact slurm"
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"Slurm does not answer here: {last}" in done.stderr
+    assert ("login node" in done.stderr, "squeue" in done.stderr) == (True, False)
+
+
 def test_too_few_gpus_and_a_run_under_way_are_refused(slurm: FakeSlurm) -> None:
     gpus = {"nodes": {"count": 2, "gpus": 2}, "engine": "vllm", "device": "cuda"}
     done = attached(slurm, "run", **gpus)
@@ -88,6 +98,16 @@ def test_a_launcher_that_fails_is_no_run_and_its_code_comes_back_where_one_began
     (call,) = slurm.calls("srun")
     assert "--quiet --jobid=17 --overlap --mem=0 --nodes=1 --ntasks=1 --cpu-bind=none --nodelist=n1" in call
     assert "-m dynamo_mlperf.process.relay" in call
+    slurm.script("srun", "exit 0")
+    done = attached(slurm, "run")
+    assert (done.returncode, "no run began on n1: srun ended with 0" in done.stderr) == (3, True), done.stderr
+    slurm.script("srun", "kill -9 $$")
+    done = attached(slurm, "run")
+    assert (done.returncode, "no run began on n1: srun ended with 137 (SIGKILL)" in done.stderr) == (3, True)
+    slurm.script("srun", "exit 143")
+    done = attached(slurm, "run")
+    assert done.returncode == 143
+    assert "stopped before a run began on n1: srun ended with 143 (SIGTERM)" in done.stderr
     slurm.script("srun", 'env > "$0.env"; mkdir -p runs/mine; echo out; exit 5')
     done = attached(slurm, "run", "--run-dir", "runs/mine")
     assert (done.returncode, done.stdout) == (5, "out\n"), done.stderr
@@ -100,11 +120,15 @@ def test_a_launcher_that_fails_is_no_run_and_its_code_comes_back_where_one_began
 
 def test_steps_that_a_killed_controller_left_are_ended(slurm: FakeSlurm) -> None:
     name = slurm.directory / "name"
-    slurm.script("srun", f'for w; do case $w in --job-name=*) echo "${{w#*=}}" > {name};; esac; done; exit 137')
+    slurm.script(
+        "srun",
+        f'for w; do case $w in --job-name=*) echo "${{w#*=}}" > {name};; esac; done; mkdir -p runs/mine; kill -9 $$',
+    )
     slurm.script("squeue", f'[ ! -e {name} ] || [ -e {name}.gone ] || echo "17.4 $(sed s/[.].*//  {name})-decode-0 n1"')
     slurm.script("scancel", f"touch {name}.gone")
-    done = attached(slurm, "run")
+    done = attached(slurm, "run", "--run-dir", "runs/mine")
     assert done.returncode == 137, done.stderr
+    assert "runs/mine was cut short: srun ended with 137 (SIGKILL)" in done.stderr
     assert slurm.calls("scancel") == ["--signal=KILL 17.4"]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dynamo_mlperf.process.machine import controller_of
+from tests.job.chain import Place
 
 PROGRAM = (sys.executable, "-m", "dynamo_mlperf.cli", "cancel")
 CONTROLLER = """
@@ -117,3 +118,16 @@ def test_a_run_in_a_directory_of_another_name_is_found_by_its_id(tmp_path: Path)
         assert controller.popen.wait(timeout=60) == 143
     finally:
         controller.end()
+
+
+@pytest.mark.dynamo
+@pytest.mark.loadgen
+def test_the_controller_of_a_run_is_known_until_its_end_is_on_record(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    with place.run(place.topology()) as run:
+        run.wait_for_phase("check")
+        done = cancel(tmp_path, str(run.paths.root))
+        assert done.stdout == f"{run.paths.root.name}  ended: CANCELLED\n", done.stderr
+        assert run.events()[-1]["event"] == "job_end"
+        assert run.end().status == 143
+        run.assert_nothing_left()

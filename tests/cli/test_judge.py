@@ -17,7 +17,7 @@ from dynamo_mlperf.record import TransferEvidence, Verdict
 from tests.report.run_builder import build_run
 
 INVALID = """\
-INVALID (official): gpt-oss-120b Interactive, {directory}
+INVALID [official]: gpt-oss-120b Interactive, {directory}
   duration: wanted 600 s or more, got 30.000 s
     run for longer: write a larger n_samples_to_issue, in whole data sets
   TPOT within 15 ms: wanted early-stopping p99 within it, got early-stopping p99 16.5 ms, plain p99 16.0 ms
@@ -109,7 +109,7 @@ def test_a_run_of_ours_says_what_ran_and_how_much_was_prefilled_remotely(
         tokens_per_second=40.0, duration_s=50.0, transfer=moved, model="tiny",
     )  # fmt: skip
     assert list(lines(verdict)) == [
-        "VALID (reduced): qwen3-vl-235b-a22b Server, model tiny, runs/x",
+        "VALID [reduced]: qwen3-vl-235b-a22b Server, model tiny, runs/x",
         "  64 requests, 50.0 s, 1.28 queries/s, 40.00 tokens/s",
         *told,
     ]
@@ -121,7 +121,8 @@ def test_a_run_is_found_by_the_beginning_of_its_name(tmp_path: Path) -> None:
     for word, status, said in (
         ("demo", 4, "the run in runs/demo-1 FAILED"),
         ("demo-1", 4, "the run in runs/demo-1 FAILED"),
-        ("dem", 2, "no run 'dem' below runs"),
+        ("dem", 4, "the run in runs/demo-1 FAILED"),
+        ("dex", 2, "no run 'dex' below runs"),
         ("./demo", 2, "there is no directory demo"),
     ):
         done = subprocess.run([*argv, word], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
@@ -134,7 +135,7 @@ def test_a_valid_run_ends_with_0(directory: Path) -> None:
     path.write_text(json.dumps(better))
     done = _judge(str(directory), "--scenario", "Interactive", "--benchmark", "gpt-oss-120b", "--round", "v6.1")
     assert done.returncode == 0
-    assert done.stdout.startswith("VALID (official): gpt-oss-120b Interactive, ")
+    assert done.stdout.startswith("VALID [official]: gpt-oss-120b Interactive, ")
     assert "note: not checked: " in done.stdout
 
 

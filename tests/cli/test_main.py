@@ -14,6 +14,7 @@ import pytest
 from dynamo_mlperf.cli import VERBS, main
 from dynamo_mlperf.cli.given import Given
 from dynamo_mlperf.errors import ExitCode
+from tests.fakes.slurm_programs import NO_CONFIGURATION, FakeSlurm
 
 PROGRAM = (sys.executable, "-m", "dynamo_mlperf.cli")
 
@@ -174,3 +175,31 @@ def test_the_doctor_tries_what_a_deployment_starts(tmp_path: Path) -> None:
     assert done.returncode == ExitCode.SETUP
     assert "MISSING vLLM worker  does not start: ModuleNotFoundError: No module named 'async_timeout'" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("not ready")
+
+
+@pytest.mark.dynamo
+@pytest.mark.loadgen
+@pytest.mark.vllm
+def test_the_doctor_does_not_call_a_cluster_ready_that_it_has_not_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm(tmp_path / "bin")
+    slurm.directory.mkdir()
+    slurm.script("scontrol", NO_CONFIGURATION)
+    monkeypatch.setenv("PATH", slurm.path)
+    (tmp_path / "raid").write_text("")
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        f"local_path: {tmp_path}/raid/dmp\ninterface: ib9\ncontainer: {{runtime: apptainer, image: /images/x.sif}}\n"
+    )
+    done = run("doctor", "--site", str(site))
+    assert f"absent  local_path   {tmp_path}/raid/dmp: {tmp_path}/raid is no directory  -> correct the" in done.stdout
+    assert "absent  interface    no address on ib9  -> correct the site file" in done.stdout
+    assert done.stdout.splitlines()[-1] == "this machine is ready; the cluster was not looked at"
+    assert (done.returncode, "Slurm does not answer here" in done.stderr) == (0, True)
+    site.write_text(site.read_text().replace("raid/dmp", "disk/dmp").replace("ib9", "lo"))
+    assert run("doctor", "--site", str(site)).stdout.splitlines()[-1] == "ready", "a site of this machine alone"
+    site.write_text(site.read_text().replace("interface: lo\n", ""))
+    done = run("doctor", "--site", str(site))
+    assert f"ok      local_path   {tmp_path}/disk/dmp can be made\n" in done.stdout
+    assert "interface" not in done.stdout

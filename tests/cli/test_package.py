@@ -77,6 +77,15 @@ def test_refusals_end_with_6_and_mistakes_with_2(
     assert call("package", run, "--system", tmp_path / "none.yaml", "--rehearsal", "--out", out) == 2
     assert call("check", tmp_path / "none") == 2
     assert call("check", tmp_path) == 2
+    asked = ("package", run, "--system", system, "--rehearsal", "--out", out)
+    capsys.readouterr()
+    assert call(*asked, "--data-set", f"deepseek-r1={tmp_path}", "--no-rescore") == 2
+    assert "--no-rescore scores nothing" in capsys.readouterr().err
+    assert call(*asked, "--data-set", f"deepseek-r1={tmp_path}", "--data-set", "deepseek-r1=/there") == 2
+    assert "--data-set deepseek-r1 is there twice" in capsys.readouterr().err
+    both = ("package", f"{rehearsed}/Offline", *asked[1:])
+    assert call(*both, "--data-set", f"gpt-oss-120b={tmp_path}") == 2
+    assert "what is scored: deepseek-r1\n" in capsys.readouterr().err
     (tmp_path / "closed" / "ACME").mkdir(parents=True)
     assert call("check", tmp_path, "--checker", tmp_path) == 2
     assert "git clone https://github.com/mlcommons/inference" in capsys.readouterr().err

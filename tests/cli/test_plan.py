@@ -210,6 +210,18 @@ def test_plan_refuses_what_run_would(here: Path, old: str, new: str, said: str) 
     assert (done.returncode, said in done.stderr, (here / "runs").exists()) == (2, True, False)
 
 
+def test_a_data_set_that_is_too_small_hides_neither_the_picture_nor_the_batch_lines(here: Path) -> None:
+    edit(here / "demo.yaml", "samples: 64,", "samples: 65,")
+    edit(here / "demo.yaml", "--nodes=2 --gres=gpu:1", "--nodes=3 --gres=gpu:1")
+    fixed = run_program("plan", "demo.yaml", "--fix-batch")
+    assert (fixed.returncode, "#SBATCH --nodes=2 " in (here / "demo.yaml").read_text()) == (2, True)
+    assert fixed.stderr.startswith("demo.yaml: line 2: --nodes=3 is now --nodes=2\n")
+    small = "the data set has 64 samples, and qwen3-vl-235b-a22b Interactive needs 65"
+    assert f"\nerror: measure.dataset assets/tiny-product-catalogue: {small}\n" in fixed.stderr
+    assert "prefill-0" in fixed.stdout
+    assert "by workers  1P1D" in fixed.stdout
+
+
 def test_no_line_ends_in_blanks(here: Path) -> None:
     lines = plan("demo.yaml").stdout.splitlines()
     assert len(lines) > 10
@@ -439,6 +451,29 @@ def test_what_is_searched_is_told(here: Path, repository: Path) -> None:
     assert (value["measure"]["target_qps"], value["measure"]["planned_queries"]) == (None, None)
     assert value["sweep"]["splits"] == ["6P4D", "5P6D", "4P8D"]
     assert (value["search"]["low"], value["search"]["high"]) == (2.0, 20.0)
+
+
+def test_of_a_sweep_over_given_rates_each_rate_is_told_and_no_search(here: Path) -> None:
+    edit(
+        here / "demo.yaml", "measure:", "sweep: {splits: [1P1D], rates: [1.5, 40]}\nsearch: {tolerance: 0.02}\nmeasure:"
+    )
+    value = json.loads(plan("demo.yaml", "--json").stdout)
+    assert (value["measure"]["target_qps"], value["measure"]["planned_queries"]) == (None, None)
+    assert value["measure"]["at_rates"] == [
+        {"target_qps": 1.5, "planned_queries": 64},
+        {"target_qps": 40.0, "planned_queries": 1600},
+    ]
+    assert value["sweep"]["rates"] == [1.5, 40.0]
+    assert "search" not in value
+    text = plan("demo.yaml").stdout
+    assert "each by halving over 1.5 queries/s (about 64 queries), 40 queries/s (about 1600 queries)" in text
+    assert "\nsearch " not in text
+
+
+def test_where_the_rate_is_searched_none_is_told(here: Path) -> None:
+    edit(here / "demo.yaml", "measure:", "search: {tolerance: 0.02}\nmeasure:")
+    measure = json.loads(plan("demo.yaml", "--json").stdout)["measure"]
+    assert (measure["target_qps"], measure["planned_queries"]) == (None, None)
 
 
 def test_a_run_that_cannot_hold_enough_queries_is_told_before_it_starts(here: Path) -> None:

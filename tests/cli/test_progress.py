@@ -104,6 +104,27 @@ def test_the_load_clients_line_has_no_clock_of_its_own() -> None:
     assert progress_line(seen) == "18 of 64 queries, 5 in flight"
 
 
+OVER = {"over": {"ttft": 90, "tpot": 3}, "over_in_flight": {"ttft": 27}, "over_limit": 90, "over_limit_allowed": 103}
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "cannot be VALID any more: 117 over, 103 allowed"),
+        ({"generated_queries": 64}, "cannot be VALID any more: 117 over, 103 allowed"),
+        ({"generated_queries": None}, "90 over the limit of 103 allowed so far"),  # how many there will be is a guess
+        ({"over_in_flight": {"ttft": 13}}, "90 over the limit of 103 allowed so far"),
+        ({"over_limit_allowed": -1}, "90 over the limit of 0 allowed so far"),
+        ({"left_s": 0.0}, "103 allowed"),
+        ({"left_s": 0.0, "issued": 64}, "103 allowed, waiting for 5 answers"),
+        ({"left_s": 2.0, "issued": 64}, "103 allowed, about 2 s left"),
+    ],
+)
+def test_the_load_clients_line_says_what_is_lost_and_what_is_awaited(more: dict[str, object], said: str) -> None:
+    seen = {"completed": 18, "expected_queries": 64, "issued": 23, "in_flight": 5, "left_s": None, **OVER, **more}
+    assert progress_line(seen).endswith(said)
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_place_that_cannot_be_written_to_does_not_stop_the_job(*, terminal: bool) -> None:
     full = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 - closing it would fail as well, which is the point

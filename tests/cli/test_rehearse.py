@@ -75,6 +75,7 @@ def with_assets(monkeypatch: pytest.MonkeyPatch) -> Path:
         ([str(FILE), "--calibration", "no.json"], "no.json: No such file"),
         (["--calibrate", "no.yaml"], "no.yaml: No such file"),
         (["no.yaml"], "no.yaml: No such file"),
+        ([str(FILE.with_name("rehearse-1p1d.yaml"))], "nodes.gpu is not in the file and model tiny-qwen3-vl-moe has"),
     ],
 )
 def test_what_cannot_be_rehearsed_is_refused_with_a_way_out(arguments: list[str], told: str) -> None:
@@ -139,12 +140,26 @@ def test_a_rehearsal_that_is_stopped_says_so_and_leaves_nothing(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_model_without_a_shape_is_told_apart_from_a_gpu_that_is_not_named(tmp_path: Path) -> None:
+    text = FILE.with_name("rehearse-1p1d.yaml").read_text()
+    named = tmp_path / "named.yaml"
+    named.write_text(text.replace("nodes: {count: 2, gpus: 1}", "nodes: {count: 2, gpus: 1, gpu: h100}"))
+    with pytest.raises(ConfigError, match=r"rehearse-1p1d: model tiny-qwen3-vl-moe has no known shape\n") as refused:
+        CliRunner().invoke(command, [str(named)], catch_exceptions=False)
+    assert "nodes: {gpu" not in refused.value.action
+    assert "one of qwen3-vl-235b-a22b, gpt-oss-120b, deepseek-r1, llama2-70b, as topologies/" in refused.value.action
+    example = refused.value.action.split(", as ")[1].split(" has it")[0]
+    assert load_topology(ROOT / example).nodes.gpu == "gb200"
+
+
 @pytest.mark.assets
 def test_a_live_rehearsal_hides_nothing(small: Path, tmp_path: Path, with_assets: Path) -> None:
     """What would run stands in a directory of its own, as a topology file that any verb takes."""
     directory = tmp_path / "rehearsal"
     done = call(str(small), "--live", "--only-write", "--run-dir", str(directory), "--qps", "3", "--seconds", "20")
     assert done.exit_code == 0, done.output
+    assert done.stdout == f"{directory / 'topology.yaml'}\n"
+    assert str(directory) not in done.stderr
     assert (directory / "original.yaml").read_text() == SMALL
     derived = load_topology(directory / "topology.yaml")
     plan = make_plan(derived)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,7 @@ def test_json_of_a_failed_run_has_no_percentile(runs: Path) -> None:
 def test_an_unknown_run_names_the_latest(runs: Path) -> None:
     for name in ("20261128-1", "20261129-1"):
         build_run(runs / name, "failed")
-    with pytest.raises(ConfigError, match="no run 'demo' below runs; there are 20261128-1, 20261129-1"):
+    with pytest.raises(ConfigError, match="no run 'demo' below runs; there are 20261129-1, 20261128-1"):
         report("demo")
 
 
@@ -90,7 +91,7 @@ def test_the_beginning_of_one_runs_name_is_enough_and_of_two_is_not(runs: Path) 
     for name in ("demo-1", "tiny-1", "tiny-2"):
         build_run(runs / name, "failed")
     assert report("demo").stderr == "Report: runs/demo-1/report.html\n"
-    with pytest.raises(ConfigError, match="tiny names 2 runs: tiny-1, tiny-2"):
+    with pytest.raises(ConfigError, match="tiny names 2 runs: tiny-2, tiny-1"):
         report("tiny")
     with pytest.raises(ConfigError, match="runs/job-42 is not a directory"):
         report("42")
@@ -106,3 +107,29 @@ def test_html_and_no_html_exclude_each_other(runs: Path) -> None:
     build_run(runs / "r", "failed")
     with pytest.raises(ConfigError, match="exclude each other"):
         report("r", "--html", "x.html", "--no-html")
+
+
+def test_what_json_has_no_number_for_is_a_word(runs: Path) -> None:
+    paths = build_run(runs / "r", "failed")
+    paths.verdict.write_text(json.dumps({"verdict": "FAILED", "target_qps": float("nan"), "x": [float("-inf")]}))
+    facts = json.loads(report("r", "--json", "--no-html").stdout, parse_constant=pytest.fail)
+    assert (facts["verdict"]["target_qps"], facts["verdict"]["x"]) == ("nan", ["-inf"])
+
+
+def test_the_page_takes_no_place_of_what_the_run_left(runs: Path) -> None:
+    paths = build_run(runs / "r", "failed")
+    before = paths.verdict.read_bytes()
+    for target in (f"{paths.verdict}", f"{paths.verdict}/", f"{paths.root}/client.json"):
+        with pytest.raises(ConfigError) as refused:
+            report("r", "--html", target)
+        assert refused.value.action == "--html report.html"
+    assert paths.verdict.read_bytes() == before
+    for _ in range(2):
+        assert report("r", "--html", str(paths.report)).exit_code == 0
+
+
+def test_a_pipe_is_no_place_for_the_page(runs: Path) -> None:
+    build_run(runs / "r", "failed")
+    os.mkfifo("pipe")
+    with pytest.raises(ConfigError, match="is a device or pipe"):
+        report("r", "--html", "pipe")

@@ -153,6 +153,7 @@ def test_offline(repository: Path) -> None:
         ("short", "it said done after 10 s; it was asked to run for 200 s"),
         ("more", "at 11 s it says 501 completed of 500 issued"),
         ("over", "at 11 s it says 401 over latency of 400 completed"),
+        ("'takes back'", "at 7 s it says 19 over latency; at 6 s it said 20, 20 of them in flight"),
     ],
 )
 def test_a_probe_that_does_not_measure_is_named_after_a_repeat(repository: Path, fault: str, named: str) -> None:
@@ -191,6 +192,7 @@ def test_a_program_that_says_little_is_not_taken_for_hung() -> None:
     [
         ("exits", "it ended with exit status 3 after the line that says done"),
         ("few", "its last line says 200 queries, and 30 QPS for 200 s are about 6000"),
+        ("forgets", "its last line says 0 over latency; at 200 s it said "),
     ],
 )
 def test_a_probe_that_contradicts_itself_at_its_end_has_not_measured(repository: Path, fault: str, named: str) -> None:
@@ -221,7 +223,7 @@ def _runs(pid: int) -> bool:
     [
         (("--probe-command", "no-such-program-here"), "no-such-program-here is no program on PATH"),
         (("--probe-command", "'open"), "cannot be split"),
-        (("--probe-command", " "), "--probe-command is empty"),
+        (("--probe-command", " "), "'--probe-command': it is empty"),
         (("--probe-command", "true", "--low", "5", "--high", "4"), "--low 5 is not below --high 4"),
         (("--probe-command", "true", "--low", "5", "--start", "4"), "--start 4 is outside"),
         ((), "--probe-command"),

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from dynamo_mlperf.cli.run_directory import run_directory
-from dynamo_mlperf.slurm.runs import find_run, list_runs
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.slurm.runs import find_run, list_runs, read_run
+from dynamo_mlperf.slurm.standing import standings
 from tests.fakes.slurm_programs import NO_ACCOUNTING, FakeSlurm
 from tests.slurm.test_outcome import make_run
 
@@ -47,7 +49,7 @@ def test_all_runs_by_default_with_one_question(tmp_path: Path) -> None:
     fake = two_runs(tmp_path)
     done = status(tmp_path, fake=fake)
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["RUN", "JOB", "STANDS", "PHASE", "WORKERS"]
+    assert lines[0].split() == ["RUN", "JOB", "STANDS", "PHASE", "WORKERS", "REMARKS"]
     assert lines[1].split()[:4] == ["r-42", "42", "VALID", "-"]
     assert lines[1].endswith(
         "  1 ended, 1 never started  "
@@ -161,3 +163,46 @@ def test_a_live_rehearsal_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.M
     for word in (outer.name, "rehearse-x", str(outer), str(outer / "run")):
         assert find_run(word, runs).root.resolve() == outer / "run"
         assert run_directory(word).resolve() == outer / "run"
+
+
+@pytest.mark.parametrize(
+    "place", ["this machine, 1 virtual node", "Slurm job 42 on 2 nodes, attached as step 42.4", ""]
+)
+def test_a_run_that_ends_while_it_is_asked_after_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    fake = two_runs(tmp_path)
+    fake.script("squeue", "true")
+    monkeypatch.setenv("PATH", fake.path)
+    path = tmp_path / "runs" / "r-42" / "events.jsonl"
+    *rest, end = [json.loads(line) for line in path.read_text().splitlines()]
+    rest[0]["place"] = place or rest[0]["place"]
+    path.write_text("".join(json.dumps(event) + "\n" for event in rest))
+    before = read_run(path.parent)
+    with path.open("a") as out:
+        out.write(json.dumps(end) + "\n")
+    (found,), problem = standings([before])
+    assert (found.outcome.word, problem) == ("VALID", "")
+
+
+def test_any_beginning_of_just_one_run_does_and_of_several_the_newest_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    for number in range(8):
+        root = runs / f"demo-20261130-15370{number}-a7f172"
+        root.mkdir(parents=True)
+        (root / "events.jsonl").write_text(json.dumps({**BEGIN, "t": 100.0 + number}) + "\n")
+    make_run(runs, "17").rename(runs / "17b-0")
+    monkeypatch.chdir(tmp_path)
+    for word in ("demo-20261130-153707", "demo-20261130-153707-a7", "demo-20261130-153707-"):
+        assert find_run(word, Path("runs")).name == "demo-20261130-153707-a7f172"
+        assert run_directory(word).name == "demo-20261130-153707-a7f172"
+    for word in ("demo", "dem", "demo-20261130-15370"):
+        with pytest.raises(ConfigError) as refused:
+            run_directory(word)
+        said = str(refused.value)
+        assert f"{word} names 8 runs: demo-20261130-153707-a7f172, demo-20261130-153706-a7f172, " in said
+        assert " and 3 more" in said
+        assert "such as demo-20261130-153707-a7f172" in said
+    assert find_run("1", Path("runs")).job_id == "1", "a number is a job"

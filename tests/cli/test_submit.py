@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dynamo_mlperf.cli.submit import command
-from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.job.workload import check_workload
 from dynamo_mlperf.site import load_site
 from dynamo_mlperf.topology.spec import load_topology
-from tests.fakes.slurm_programs import FakeSlurm
+from tests.fakes.slurm_programs import NO_CONFIGURATION, NO_CONTROLLER, FakeSlurm
 
 LARGE = "q3vl-gb200x16-interactive-4p8d"
 
@@ -45,6 +45,15 @@ def test_what_is_not_seen_from_here_is_left_to_the_job(here: Path) -> None:
     for unseen in ("assets/shopify-product-catalogue-8k", "staging/qwen3-vl-235b-a22b-nvfp4.yaml"):
         assert f"{here / unseen} is not seen from here; the job checks it\n" in result.stderr
     assert f"--job-name={LARGE}" in FakeSlurm(here / "bin").sent()["argv"]
+
+
+@pytest.mark.parametrize("silent", [NO_CONFIGURATION, NO_CONTROLLER])
+def test_a_slurm_that_does_not_answer_is_called_that(here: Path, silent: str) -> None:
+    FakeSlurm(here / "bin").script("sbatch", f"cat > /dev/null; {silent}")
+    result = submit(f"{LARGE}.yaml", "--site", "laptop")
+    assert isinstance(result.exception, SetupError)
+    assert result.exception.what.startswith("Slurm does not answer here: ")
+    assert "login node" in result.exception.action
 
 
 @pytest.mark.parametrize("manifest", ["", "kind: [\n"])

@@ -74,7 +74,7 @@ def jobs(recorded: Cluster) -> dict[str, str]:
     array = recorded.login("sbatch", "--parsable", "--array=0-2", "--wrap", "exit $SLURM_ARRAY_TASK_ID").strip()
     found["one of"] = f"{array}_1"
     running = ("late", "ended", "dark")
-    wait_until(lambda: all(recorded.job(found[name])["JobState"] == "RUNNING" for name in running), 30, "their start")
+    wait_until(lambda: all(recorded.job(found[name])["JobState"] == "RUNNING" for name in running), 300, "their start")
     recorded.call("node-kill", "n4")
     recorded.login("scontrol", "update", f"JobId={found['late']}", "EndTime=now+1")
     return found
@@ -115,13 +115,13 @@ def test_all_ends_of_jobs_come_from_sacct_by_one_question(
         known.update(standings(recorded, ids))
         return all(known[jobs[name]]["job"]["state"] == end[0] for name, end in told.items())
 
-    wait_until(over, 60, "the ends of all jobs")
+    wait_until(over, 300, "the ends of all jobs")
     assert known[jobs["one of"]]["job"]["exit_code"] == 1, "of an array, by the id that squeue shows"
     assert known[jobs["held"]]["job"]["reason"] == "JobHeldUser"
     assert known[jobs["many"]]["job"]["reason"] == "PartitionNodeLimit"
     assert known[jobs["many"]]["outcome"]["word"] == "WAITING"
     forgotten = ("scontrol", "show", "job", jobs["dark"])
-    wait_until(lambda: recorded.call("exec", *forgotten, check=False).returncode != 0, 75, "scontrol to forget")
+    wait_until(lambda: recorded.call("exec", *forgotten, check=False).returncode != 0, 300, "scontrol to forget")
     calls = place.root / "asked-of-slurm"
     again = standings(recorded, ids, calls)
     assert (calls / "asked").read_text().split() == ["sacct", "scontrol"], "one question for all jobs to each"

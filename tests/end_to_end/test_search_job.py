@@ -10,6 +10,7 @@ import pytest
 
 from tests.end_to_end.bench import Cluster, Place, topology
 from tests.end_to_end.test_cluster import ended, engine_processes, wait_until
+from tests.job.chain import machine_is_busy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,6 +93,7 @@ def test_a_search_goes_on_after_scancel_and_after_the_loss_of_its_first_node(
         assert set(recorded) <= set(whole(run_dir))
         verdict = json.loads((run_dir / "verdict.json").read_text())
         # On a busy machine there may be no rate that holds, and the search says so.
+        assert verdict["verdict"] == "VALID" or machine_is_busy(), log[-3000:]
         expected = ("VALID", 0) if verdict["verdict"] == "VALID" else ("INVALID", 5)
         stood = standing(cluster, third)
         assert (stood["outcome"]["word"], stood["outcome"]["exit_code"]) == expected, log[-3000:]

@@ -55,6 +55,8 @@ def main() -> None:
     done = {"done": True, "valid": over <= allowed + 1 and not options.refuse, "n": issued, "over_limit": counts}
     if fault == "few":
         done["n"] = 200
+    if fault == "forgets":
+        done["over_limit"] = dict.fromkeys(counts, 0)
     print(json.dumps({**done, "percentiles": {"p99": 1.0}, "seconds": options.duration_s}), flush=True)
     if fault == "exits":
         sys.exit(3)
@@ -85,6 +87,9 @@ def _misbehave_later(fault: str | None) -> None:
         print('{"t_s": 11, "issued": 500, "completed": 501, "over_limit": {"latency": 0}}', flush=True)
     if fault == "over":
         print('{"t_s": 11, "issued": 500, "completed": 400, "over_limit": {"latency": 401}}', flush=True)
+    if fault == "takes back":
+        claim = '{"t_s": 6, "issued": 500, "completed": 480, "over_limit": {"latency": 0}, "over_in_flight": {"latency": 20}}'
+        print(claim, claim.replace('"t_s": 6', '"t_s": 7').replace("20}", "19}"), sep="\n", flush=True)
     if fault == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "quits":

@@ -12,6 +12,12 @@ from typing import Any
 
 NO_ACCOUNTING = "echo 'Slurm accounting storage is disabled' >&2; exit 1"
 NO_CONTROLLER = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+NO_CONFIGURATION = (
+    "echo 'scontrol: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\n"
+    "scontrol: error: fetch_config: DNS SRV lookup failed\n"
+    "scontrol: error: _establish_config_source: failed to fetch config\n"
+    "scontrol: fatal: Could not establish a configuration source' >&2; exit 1"
+)
 NO_SUCH_JOB = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 
 

@@ -58,6 +58,20 @@ def test_each_new_progress_is_a_line_and_asks_the_search(tmp_path: Path) -> None
     ]
 
 
+def test_what_loadgen_has_generated_and_a_claim_that_is_taken_back(tmp_path: Path) -> None:
+    """A client that was held up calls queries over that are not: no fault of the probe, and the next line is right."""
+    seen = Seen(PROBE, tmp_path, 0.0, lambda _record: GO_ON)
+    assert not seen.take(_progress(1.0, 40, 0))
+    assert seen.record.generated is None
+    held_up = {"over_in_flight": {"ttft": 5}, "known_in_flight": {"ttft": 5}, "generated_queries": 32_000}
+    assert not seen.take(_progress(2.0, 80, 0) | held_up)
+    assert not seen.take(_progress(3.0, 120, 0) | {"generated_queries": 32_000})
+    assert [sample.over_of("ttft") for sample in seen.record.samples] == [2, 5, 2]
+    assert seen.record.generated == 32_000
+    lines = [json.loads(line) for line in (tmp_path / "stream.jsonl").read_text().splitlines()]
+    assert [line["generated"] for line in lines] == [None, 32_000, 32_000]
+
+
 def test_a_request_that_failed_for_another_reason_ends_the_probe(tmp_path: Path) -> None:
     seen = Seen(PROBE, tmp_path, 0.0, lambda _record: GO_ON)
     assert seen.take(_progress(1.0, 40, 1, failed=3, late=1))

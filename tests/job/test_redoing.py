@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.job.redoing import search_changes, sought
+from dynamo_mlperf.job.redoing import changes, search_changes, sought
 from dynamo_mlperf.job.resuming import check_same
 from dynamo_mlperf.topology.spec import Topology, parse_topology
 from tests.topology.topology_texts import role, topology_text
@@ -53,6 +53,22 @@ def test_an_answer_found_with_the_same_settings_has_nothing_to_redo(old: Path) -
     for redo in (False, True):
         with pytest.raises(ConfigError, match="has its answer: 12"):
             check_same(old, IDENTITY, same, redo=redo)
+
+
+@pytest.mark.parametrize("settings", [None, "{", "[]", "[" * 9999, b"\xff"])
+def test_an_answer_whose_settings_are_not_known_is_kept_no_more_than_a_splits(
+    old: Path, settings: str | bytes | None
+) -> None:
+    path = old / "settings.json"
+    path.unlink()
+    if settings is not None:
+        path.write_bytes(settings if isinstance(settings, bytes) else settings.encode())
+    differ = changed(old, "{low: 2, tolerance: 0.05}")
+    assert differ == changes(None, {}, located=True)
+    with pytest.raises(ConfigError, match=r"answer, 12.5 QPS, found with other settings: .* not recorded") as refused:
+        check_same(old, IDENTITY, differ)
+    assert "--redo" in refused.value.action
+    check_same(old, IDENTITY, differ, redo=True)
 
 
 def test_a_search_without_an_answer_goes_on_with_other_settings(old: Path) -> None:

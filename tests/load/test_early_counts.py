@@ -105,6 +105,15 @@ def test_the_account_counts_each_query_once() -> None:
     assert told["over_in_flight"] == {"ttft": 1, "tpot": 1}, "999 steps of 15 ms after the first token are over"
 
 
+def test_a_client_that_was_held_up_takes_its_claim_back() -> None:
+    """Nothing heard for the limit and a second more counts as late; a token that then turns out to be old does not."""
+    account = Account(TOKENS, max_tokens=1000)
+    account.issue(0, 0, 100 * MS)
+    assert account.progress(0, 3200 * MS, 100)["over_in_flight"]["ttft"] == 1
+    account.first_token(Event(Kind.FIRST, 0, first_ns=300 * MS))
+    assert account.progress(0, 3300 * MS, 100)["over_in_flight"]["ttft"] == 0
+
+
 @pytest.mark.loadgen
 def test_long_answers_are_over_before_they_end(tmp_path: Path) -> None:
     """Answers of half a minute whose first token came too late: LoadGen's process says so within seconds."""

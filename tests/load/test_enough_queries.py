@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -13,6 +15,8 @@ from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.expected import refuse_too_few
 from dynamo_mlperf.load.enough import enough_queries
 from dynamo_mlperf.load.settings import LoadSettings, build_settings
+from tests.fakes.oracle import Oracle, Script
+from tests.load.test_loadgen_runs import Bench, Load
 
 
 def settings(
@@ -75,3 +79,24 @@ def test_official_is_refused_and_all_else_warned_with_both_numbers() -> None:
     sharper = replace(full, percentile=0.9999)  # a user.conf may raise it
     with pytest.raises(ConfigError, match=r"8000 queries in 600 s .* p99\.99 needs 46050"):
         refuse_too_few(sharper, "loadgen", "official")
+
+
+def test_arrivals_at_random_may_fill_a_data_set_more_or_less() -> None:
+    found = enough_queries(build_settings(benchmark("qwen3-vl-235b-a22b"), "Interactive", 39.9, 8000))
+    assert (found.fewest, found.planned, found.most) == (24_000, 24_000, 32_000)
+    found = enough_queries(build_settings(benchmark("qwen3-vl-235b-a22b"), "Interactive", 40.1, 8000))
+    assert (found.fewest, found.planned, found.most) == (24_000, 32_000, 32_000)
+    for offline, client in (("Offline", "loadgen"), ("Interactive", "endpoints")):
+        alike = enough_queries(settings(39.9, 600, 8000, scenario=offline), client)  # type: ignore[arg-type]
+        assert alike.fewest == alike.planned == alike.most
+
+
+@pytest.mark.loadgen
+def test_loadgen_issues_a_data_set_more_than_the_rate_says_and_progress_tells(tmp_path: Path) -> None:
+    bench, load = Bench(tmp_path), Load("Interactive", qps=252.0, seconds=1.0, samples=64)
+    enough = enough_queries(load.settings)
+    with Oracle(Script(ttft_ms=5, tpot_ms=1, tokens=5)) as oracle:
+        issued = bench.run(load, oracle.port).requests
+    progress = json.loads((bench.out / "progress.json").read_text())
+    assert (enough.planned, issued, enough.most) == (256, 320, 320)
+    assert (progress["generated_queries"], progress["over_limit_allowed"]) == (320, 19)

@@ -315,8 +315,9 @@ def test_a_spoilt_run_of_ours_is_no_measurement(ours: Path, name: str) -> None:
 @pytest.mark.loadgen
 def test_its_logs_alone_are_not_judged_as_somebody_elses(ours: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(ours / "loadgen", tmp_path / "elsewhere")
-    with pytest.raises(MeasureError, match="is part of a run of ours"):
-        judge_directory(moved)
+    for said in (None, Wanted(benchmark="qwen3-vl-235b-a22b", scenario="Server")):
+        with pytest.raises(MeasureError, match=r"is part of a run of ours .* whatever --benchmark and --scenario say"):
+            judge_directory(moved, said)
 
 
 @pytest.mark.parametrize("scenario", ["Offline", "Server", "Interactive"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -119,6 +120,23 @@ def test_hundreds_of_connections_go_in_turns() -> None:
         door.bind(("127.0.0.1", 0))
         door.listen(1024)
         assert unreachable([door.getsockname()] * 300, 60.0) == {}
+
+
+def test_strangers_that_connect_and_close_or_stay_do_not_end_it(agent: Talk) -> None:
+    resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (64, 64))
+    place = ("127.0.0.1", agent.ask(do="open", address="127.0.0.1")["port"])
+    for _ in range(200):
+        socket.create_connection(place, 60.0).close()
+    stay = [socket.create_connection(place, 60.0) for _ in range(100)]
+    block = free_block()
+    assert agent.ask(do="claim", first=block.start, end=block.stop, address="127.0.0.1") == {"held": block.start}
+    assert agent.ask(do="tidy") == {"removed": []}
+    assert len(list(Path(f"/proc/{agent.process.pid}/fd").iterdir())) < 64
+    for one in stay:
+        one.close()
+    assert agent.process.stdin is not None
+    agent.process.stdin.close()
+    assert agent.answer() == {"removed": [], "left": []}
 
 
 def test_it_tidies_up_after_an_engine_while_others_run(agent: Talk) -> None:

@@ -200,7 +200,7 @@ def test_a_local_run_whose_controller_is_gone_is_lost(tmp_path: Path) -> None:
 def test_names_that_mean_no_run_or_several_are_refused(tmp_path: Path) -> None:
     make_run(tmp_path, "42")
     make_run(tmp_path, "43")
-    with pytest.raises(Exception, match="r names 2 runs: r-42, r-43"):
+    with pytest.raises(Exception, match="r names 2 runs: r-43, r-42"):
         find_run("r", tmp_path)
     with pytest.raises(Exception, match="no run 'r-24'") as error:
         find_run("r-24", tmp_path)
@@ -208,7 +208,7 @@ def test_names_that_mean_no_run_or_several_are_refused(tmp_path: Path) -> None:
     assert find_run("r-43", tmp_path).job_id == "43"
     make_run(tmp_path / "x", "44").rename(tmp_path / "rest-44")
     make_run(tmp_path / "x", "45").rename(tmp_path / "alone-45")
-    with pytest.raises(Exception, match=r"r names 2 runs: r-42, r-43\n"):
+    with pytest.raises(Exception, match=r"r names 2 runs: r-43, r-42\n"):
         find_run("r", tmp_path)
     assert find_run("alone", tmp_path).job_id == "45"
     assert find_run("99", tmp_path).job_id == "99"

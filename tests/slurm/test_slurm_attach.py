@@ -14,6 +14,7 @@ from dynamo_mlperf.slurm.attach import (
     choose_hosts,
     controller_step_name,
     live_job,
+    other_runs,
     parse_live_job,
     parse_runs,
     refuse_neighbour,
@@ -62,6 +63,7 @@ def test_nodes_gpus_and_time_are_slurms(slurm: FakeSlurm) -> None:
         (MINE.replace("RUNNING", "COMPLETED"), "it is COMPLETED, ended", "salloc"),
         (MINE.replace("RUNNING", "SUSPENDED"), "it is SUSPENDED", "wait"),
         (MINE + MINE, "is 2 jobs", "17_3"),
+        ("slurm_load_jobs error\n", "job 17: scontrol's answer names no job", "scontrol show job 17"),
     ],
 )
 def test_a_job_that_cannot_be_used_is_refused(slurm: FakeSlurm, line: str, said: str, action: str) -> None:
@@ -73,11 +75,58 @@ def test_a_job_that_cannot_be_used_is_refused(slurm: FakeSlurm, line: str, said:
 
 def test_no_job_and_no_number_are_refused(slurm: FakeSlurm) -> None:
     slurm.script("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
-    with pytest.raises(SetupError, match="job 99: slurm_load_jobs error: Invalid job id"):
+    with pytest.raises(SetupError, match="job 99: scontrol ended with 1: slurm_load_jobs error: Invalid job id"):
         live_job("99")
     with pytest.raises(ConfigError, match="'--help' is no job's id"):
         live_job("--help")
     assert len(slurm.calls("scontrol")) == 1
+
+
+def test_a_program_that_says_nothing_is_told_by_how_it_ended(slurm: FakeSlurm) -> None:
+    slurm.script("scontrol", "kill -9 $$")
+    with pytest.raises(SetupError, match="job 17: scontrol was killed by SIGKILL: it said nothing"):
+        live_job("17")
+    slurm.script("squeue", "exit 1")
+    with pytest.raises(SetupError, match="squeue ended with 1: it said nothing"):
+        other_runs(job())
+
+
+def test_scattered_nodes_fit_into_a_steps_name() -> None:
+    hosts = [f"h{at}" for at in range(4000)]
+    for positions in (list(range(0, 200, 2)), [0, *range(1, 4000, 2)], [0, 3999], list(range(4000))):
+        name = controller_step_name("0a1b2c", positions)
+        assert len(name) <= 1024
+        (back,) = parse_runs(f"17.1 {name} h0", hosts)
+        assert back.hosts == {hosts[at] for at in positions}
+    with pytest.raises(SetupError, match=r"2250 nodes of the job, .* do not fit into a step's name"):
+        controller_step_name("0a1b2c", range(0, 4500, 2))
+
+
+def test_squeue_is_asked_for_names_as_long_as_slurm_takes(slurm: FakeSlurm) -> None:
+    slurm.answers("squeue", "")
+    assert other_runs(job()) == []
+    assert "StepName:1025," in slurm.calls("squeue")[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "used"),
+    [
+        ("17.0 dmp-0a1b2c.1-99999999 n1", {"n1", "n2", "n3", "n4"}),
+        ("17.0 dmp-0a1b2c.0-99999999999999 n2", {"n2"}),
+        ("17.0 dmp-0a1b2c.\u00b2 n1", {"n1"}),
+        ("17.0 dmp-0a1b2c.xffffff0a n3", {"n2", "n3", "n4"}),
+        ("17.0 dmp-0a1b2c.1", {"n2"}),
+        ("17.0 dmp-0a1b2c.x n1", {"n1"}),
+    ],
+)
+def test_names_that_are_not_ours_do_no_harm(row: str, used: set[str]) -> None:
+    (run,) = parse_runs(row, HOSTS)
+    assert run.hosts == used
+
+
+def test_nodes_that_are_no_list_are_slurms_fault() -> None:
+    with pytest.raises(SetupError, match=r"squeue's row of step 17\.0: node list 'n"):
+        parse_runs("17.0 dmp-0a1b2c.1 n[", HOSTS)
 
 
 def job(**given: int) -> LiveJob:

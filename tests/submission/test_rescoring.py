@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,22 +14,22 @@ from dynamo_mlperf.benchmark.accuracy.scores import Scores
 from dynamo_mlperf.benchmark.accuracy.scoring import score_accuracy_log
 from dynamo_mlperf.benchmark.catalogue import CATALOGUE_FILE
 from dynamo_mlperf.benchmark.rules import benchmark
-from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.errors import ConfigError, MeasureError
 from dynamo_mlperf.files import digest_file
+from dynamo_mlperf.load.endpoints_answers import accuracy_answers
 from dynamo_mlperf.submission.finding import RefusedError
 from dynamo_mlperf.submission.gate import check_tree
 from dynamo_mlperf.submission.package import PackageRequest, package
 from dynamo_mlperf.submission.records import tests_of as records_of
-from dynamo_mlperf.submission.rescoring import Again, Rescoring, score_again
+from dynamo_mlperf.submission.rescoring import Again, score_again
+from dynamo_mlperf.submission.truth_at_hand import Rescoring
 from tests.fakes.made_data import write_made_data
 from tests.fakes.truth_oracle import Answers, Knowledge
 from tests.submission.conftest import request_of
 from tests.submission.made_runs import Made, make_run
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 DEEPSEEK, GPT, QWEN = "deepseek-r1", "gpt-oss-120b", "qwen3-vl-235b-a22b"
+PLACE = "closed/ACME/results/two-nodes/deepseek-r1/Server"
 
 
 def edit(path: Path, **changes: Any) -> None:
@@ -82,7 +83,7 @@ def test_a_score_that_the_answers_do_not_have_is_refused(base: Path, tmp_path: P
     claim(run / "accuracy", {"exact_match": least + 0.5, **tokens})
     tree = package(request_of(base)).tree
     said = "scored again from 4388 answers, 30 in code not run: the recorded score is possible"
-    place = tree / "closed/ACME/results/two-nodes/deepseek-r1/Server"
+    place = tree / PLACE
     assert json.loads((place / "record/record.json").read_text())["scored_again"] == {"accuracy": said}
     assert f"| scores of accuracy | {said} |" in (place / "README.md").read_text()
     assert f"ACME/two-nodes/deepseek-r1/Server: scores of accuracy: {said}" in check_tree(tree, "v6.1").notes
@@ -105,7 +106,7 @@ def test_without_the_data_set_the_tree_says_that_scores_are_as_recorded(base: Pa
     wrong = PackageRequest(
         request.runs, request.description, "ACME", base / "third", rescoring=Rescoring({DEEPSEEK: tmp_path})
     )
-    with pytest.raises(RefusedError, match="--data-set deepseek-r1="):
+    with pytest.raises(ConfigError, match="--data-set deepseek-r1="):
         package(wrong)
 
 
@@ -158,8 +159,72 @@ def test_scores_of_endpoints_are_made_again_from_its_event_log(tmp_path: Path) -
     (missing,) = again(run, "accuracy", how).findings
     assert "7999 answers to 8000 samples" in missing.got
     edit(run / "endpoints.json", data_digest="0" * 64)
-    assert again(run, "accuracy", how) == Again(
-        "not scored again: the data set at hand is not the one that ran, by its digest"
-    )
-    with pytest.raises(ConfigError, match=r"no truth\.jsonl or catalogue\.jsonl there"):
+    with pytest.raises(ConfigError, match="not the one that ran, by its digest"):
+        again(run, "accuracy", how)
+    name_data_set(run, data)
+    said = again(run, "accuracy")
+    assert said == Again(f"not scored again: the data set {data}: not the one that ran, by its digest")
+    (tmp_path / "truth.jsonl").write_text('{"subset": "gpqa", "answer": "B"}\n')
+    with pytest.raises(ConfigError, match=r"no catalogue\.jsonl there"):
         again(run, "accuracy", Rescoring({QWEN: tmp_path}))
+
+
+@pytest.mark.parametrize("index", ['"0"', "1.5", "[1]", "NaN", "-1", "true", "null"])
+def test_an_index_of_endpoints_that_is_no_place_in_the_data_set_is_told(tmp_path: Path, index: str) -> None:
+    path = tmp_path / "sample_idx_map.json"
+    path.write_text(f'{{"performance": {{"p": "any"}}, "accuracy": {{"a": {index}}}}}')
+    (tmp_path / "events.jsonl").write_text(
+        '{"sample_uuid": "a", "event_type": "sample.complete", "data": ["t", "x"]}\n'
+    )
+    with pytest.raises(MeasureError, match=r"sample_idx_map.json cannot be read: sample a has index"):
+        list(accuracy_answers(tmp_path))
+
+
+def test_a_data_set_that_cannot_be_looked_into_is_told_with_the_reason(base: Path) -> None:
+    long = "x" * 5000
+    for name in ("Offline", "Server"):
+        name_data_set(base / name, Path(f"/{long}"))
+    said = json.loads((package(request_of(base)).tree / f"{PLACE}/record/record.json").read_text())["scored_again"]
+    assert said["accuracy"] == f"not scored again: the data set /{long[:199]}: File name too long"
+    with pytest.raises(ConfigError, match=r"--data-set deepseek-r1=.*: File name too long"):
+        again(base / "Server", "accuracy", Rescoring({DEEPSEEK: Path(long)}))
+
+
+def test_a_data_set_that_was_named_and_is_of_no_use_is_refused(base: Path, tmp_path: Path) -> None:
+    asked = request_of(base)
+
+    def refused(data_sets: dict[str, Path]) -> str:
+        how = Rescoring(data_sets)
+        with pytest.raises(ConfigError) as error:
+            package(PackageRequest(asked.runs, asked.description, "ACME", base / "tree", rescoring=how))
+        return str(error.value)
+
+    (tmp_path / "catalogue.jsonl").write_text("{}\n")
+    assert "no truth.jsonl there" in refused({DEEPSEEK: tmp_path})
+    assert "hold no test of gpt-oss-120b that is scored by it; what is scored: deepseek-r1" in refused({GPT: tmp_path})
+    (tmp_path / "truth.jsonl").write_text('{"subset": 1}\n')
+    assert f"--data-set deepseek-r1={tmp_path}: {tmp_path}/truth.jsonl:1: subset and answer" in refused(
+        {DEEPSEEK: tmp_path}
+    )
+    assert not (base / "tree").exists()
+
+
+@pytest.mark.parametrize("measure", [["dataset"], "text", {"dataset": 5}])
+def test_a_recorded_topology_that_names_its_data_set_in_no_known_form_is_told(base: Path, measure: object) -> None:
+    path = base / "Server" / "topology.yaml"
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "measure": measure}))
+    (found,) = again(base / "Server", "accuracy").findings
+    assert "topology.yaml: " in found.got
+    assert "has to be a" in found.got
+
+
+@pytest.mark.parametrize("score", ["99", None, True, [1], 10**400], ids=lambda score: f"{score}"[:9])
+def test_a_recorded_score_that_is_no_number_is_told(tmp_path: Path, score: object) -> None:
+    data = tmp_path / "data"
+    write_made_data(GPT, data)
+    run = make_run(tmp_path / "run", Made(GPT, "Server", tests=("compliance",)))
+    answer_log(run / "TEST07", data, GPT, "compliance")
+    edit(run / "TEST07" / "result.json", scores={"exact_match": score})
+    (found,) = again(run, "TEST07", Rescoring({GPT: data})).findings
+    assert found.where == str(run / "TEST07")
+    assert "have to be numbers" in found.got or "OverflowError" in found.got

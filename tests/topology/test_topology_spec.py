@@ -6,6 +6,7 @@ import pytest
 
 from dynamo_mlperf.benchmark.rules import Reduction
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.topology.document import parse_document
 from dynamo_mlperf.topology.spec import Topology, load_topology, parse_topology
 from tests.topology.topology_texts import role, topology_text
 
@@ -360,3 +361,9 @@ def test_a_search_needs_no_rate_and_no_settings() -> None:
     found = parse_topology(changed("target_qps: 40", "round: v6.1").replace("head: first", "search:"))
     assert found.search is not None
     assert (found.measure.target_qps, found.search.tolerance, found.finds_rate) == (None, 0.01, True)
+
+
+@pytest.mark.parametrize("value", ["!!timestamp x", "!!bool x", '!!int ""', "!!float x"])
+def test_a_word_that_does_not_fit_its_explicit_tag_is_refused(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_document(f"name: {value}\n", tmp_path / "x.yaml")

@@ -69,3 +69,10 @@ def test_a_system_that_still_fills_up_is_not_overloaded() -> None:
 def test_a_growing_backlog_is_seen() -> None:
     assert backlog_grows(_record(60.0, 60.0, served=50.0))
     assert not backlog_grows(_record(60.0, 60.0))
+
+
+def test_what_a_later_line_takes_back_was_never_over() -> None:
+    """Our own client may call queries in flight over and hear within the next second that they are not."""
+    samples = (Sample(5.0, 200, 0, {"ttft": 0}, {"ttft": 40}), Sample(90.0, 3600, 3590, {"ttft": 3}))
+    each = gather(ProbeRecord(40.0, 600.0, samples, "running"), "ttft", 0.0)
+    assert (each.over, each.ramp_over) == (0.0, 3.0)

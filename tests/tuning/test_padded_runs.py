@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit
-from dynamo_mlperf.tuning.fit import certifies
+from dynamo_mlperf.tuning.fit import Fit, Outlook, certifies
+from dynamo_mlperf.tuning.limits import out_of_time
 from dynamo_mlperf.tuning.probes import (
     Final,
     History,
@@ -26,11 +27,59 @@ LARGE = SearchSettings(data_set=48_289, at_least=48_289, start=40.0)
 
 @pytest.mark.parametrize(
     ("rate", "queries", "seconds"),
-    [(40.0, 48_289, 1207.2), (80.0, 48_289, 603.6), (81.0, 96_578, 1192.3), (8.0, 48_289, 6036.1)],
+    [(40.0, 48_289, 1207.2), (78.0, 48_289, 619.1), (81.0, 96_578, 1192.3), (8.0, 48_289, 6036.1)],
 )
 def test_a_run_is_as_long_as_its_data_sets_are(rate: float, queries: int, seconds: float) -> None:
     assert LARGE.run_queries(rate) == queries
     assert LARGE.run_s(rate) == pytest.approx(seconds, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rate", "queries", "most"),
+    [
+        (SearchSettings(1.0, 0.9, data_set=64, at_least=64), 252.0, 256, 320),
+        (SearchSettings(1.0, 0.9, data_set=64, at_least=64), 255.5, 256, 320),
+        (SearchSettings(1.0, 0.9, data_set=64, at_least=64), 190.0, 192, 256),
+        (SearchSettings(data_set=8000, at_least=8000), 39.67, 24_000, 32_000),
+        (SearchSettings(data_set=8000, at_least=8000), 38.9, 24_000, 24_000),
+        (SearchSettings(at_least=24_000), 40.0, 24_000, 24_620),
+        (SearchSettings(), 40.0, 24_000, 24_000 + 4 * 24_000**0.5),
+        (SearchSettings(data_set=8000, at_least=8000, slack=1.1), 36.3, 24_000, 24_000),
+        (SearchSettings(data_set=8000, at_least=8000, slack=1.1, rule="endpoints"), 36.3, 24_000, 24_000),
+    ],
+)
+def test_arrivals_at_random_may_fill_a_data_set_more(
+    settings: SearchSettings, rate: float, queries: float, most: float
+) -> None:
+    """LoadGen issued 320 queries at 252 to 255.5 QPS of 1 s, and 32,000 at 39.67 to 40 QPS of 600 s."""
+    assert (settings.run_queries(rate), settings.most_queries(rate)) == (queries, most)
+    assert settings.run_s(rate) == max(settings.duration_s, most / rate if settings.padded else 0.0)
+
+
+def test_a_run_that_may_last_too_long_is_made_at_a_lower_rate() -> None:
+    """At 79.9 QPS a run lasts 604 s or, with a data set more, 1,209 s; at 77.5 it lasts 623 s."""
+    assert LARGE.run_s(79.9) == pytest.approx(1208.7, abs=0.1)
+    settings = dataclasses.replace(LARGE, start=79.9, time_budget_s=650.0)
+    first = next_step((), settings)
+    assert isinstance(first, Probe)
+    assert first.must_finish
+    assert first.rate == pytest.approx(77.5, abs=0.01)
+    assert first.planned_s == first.max_s == settings.run_s(first.rate) < 650.0 - settings.overhead_s
+    roomy = next_step((), dataclasses.replace(settings, time_budget_s=2000.0))
+    assert isinstance(roomy, Probe)
+    assert (roomy.must_finish, roomy.rate) == (False, 79.9)
+
+
+def test_the_last_run_to_fit_holds_no_data_set_more() -> None:
+    samples = tuple(Sample(float(t), 40 * t, 40 * t, {"ttft": 0}) for t in range(10, 61, 10))
+    history = (ProbeRecord(40.0, 1207.0, samples, "too low", None, 0.0, 75.0),)
+    settings = dataclasses.replace(LARGE, time_budget_s=75.0 + 650.0)
+    near = Outlook(rate=80.5, confirm=80.0, doubt=0.0, even=81.0, queries=48_289.0)
+    step = out_of_time(history, settings, Fit(history, settings, 75.0), near, "ttft")
+    assert isinstance(step, Probe)
+    assert step.purpose == "the last to fit"
+    assert step.rate == pytest.approx(78.1, abs=0.1)
+    assert step.planned_s < 650.0 - settings.overhead_s
 
 
 def test_a_run_that_is_not_padded_is_as_long_as_it_is_asked_to_be() -> None:

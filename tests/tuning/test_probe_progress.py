@@ -39,6 +39,30 @@ def test_a_run_that_cannot_pass_is_stopped() -> None:
     assert judge_progress(_running(300, 260), NEAR, SETTINGS, last).stop == "cannot pass"
 
 
+def test_a_run_that_may_hold_a_data_set_more_is_not_lost_yet() -> None:
+    """24,000 queries may have 204 over, 32,000 more: LoadGen issued 32,000 at this rate, by the luck of its arrivals."""
+    settings = SearchSettings(data_set=8000, at_least=8000)
+    probe = Probe(39.9, settings.run_s(39.9), settings.run_s(39.9), must_finish=True, purpose="to confirm")
+    samples = (Sample(300.0, 12_000, 11_990, {"ttft": 102}), Sample(598.0, 23_860, 23_800, {"ttft": 205}))
+    running = ProbeRecord(39.9, probe.planned_s, samples, "running")
+    assert judge_progress(running, (), settings, probe).stop is None
+    assert judge_progress(dataclasses.replace(running, generated=32_000), (), settings, probe).stop is None
+    verdict = judge_progress(dataclasses.replace(running, generated=24_000), (), settings, probe)
+    assert (verdict.stop, "a full run may have 204" in verdict.text) == ("cannot pass", True)
+    more = dataclasses.replace(running, samples=(Sample(598.0, 23_860, 23_800, {"ttft": 400}),))
+    assert judge_progress(more, (), settings, probe).stop == "cannot pass"
+    alike = dataclasses.replace(settings, slack=1.1, rule="endpoints")  # pads by the rate alone
+    short = dataclasses.replace(running, rate=36.3)
+    assert judge_progress(short, (), alike, dataclasses.replace(probe, rate=36.3)).stop == "cannot pass"
+
+
+def test_what_was_generated_says_how_long_a_run_lasts() -> None:
+    planned = ProbeRecord(40.0, 800.0, (), "running")
+    assert (planned.whole_queries, planned.whole_s) == (32_000, 800.0)
+    shorter = dataclasses.replace(planned, generated=24_000)
+    assert (shorter.whole_queries, shorter.whole_s) == (24_000, 600.0)
+
+
 def test_a_run_that_would_hardly_pass_is_stopped_unless_it_is_the_last() -> None:
     assert judge_progress(_running(300, 190), NEAR, SETTINGS, PROBE).stop == "unlikely to pass"
     last = dataclasses.replace(PROBE, must_finish=True)

@@ -34,7 +34,7 @@ def _again(records: RecordDirectory) -> RecordDirectory:
 def test_probes_come_back_as_they_were(records: RecordDirectory) -> None:
     samples = (Sample(5.0, 200, 190, {"ttft": 1}), Sample(10.0, 400, 390, {"ttft": 1}, {"ttft": 2}, {"ttft": 9}))
     final = Final(valid=True, n=24_000, over={"ttft": 9}, seconds=600.0, percentiles={"p99": 1.2})
-    stopped = ProbeRecord(40.0, 600.0, samples, "too low", None, 0.0, 12.5, "first probe")
+    stopped = ProbeRecord(40.0, 600.0, samples, "too low", None, 0.0, 12.5, "first probe", generated=24_064)
     complete = ProbeRecord(41.0, 600.0, samples, "complete", final, 12.5, 601.0, "to confirm")
     for record in (stopped, complete):
         records.keep(records.new_folder(PROBE), record)
@@ -49,6 +49,14 @@ def test_a_probe_that_was_cut_off_counts_as_far_as_it_was_written(records: Recor
     assert (record.ended, record.rate, record.cost_s, len(record.samples)) == ("interrupted", 40.0, 10.0, 2)
     assert _again(records).history() == (record,)
     assert json.loads((folder / "record.json").read_text())["ended"] == "interrupted"
+
+
+def test_a_cut_off_probe_of_our_own_client_may_have_taken_a_claim_back(records: RecordDirectory) -> None:
+    folder = records.new_folder(PROBE)
+    flying = LINE.strip()[:-1] + ', "over_in_flight": {"ttft": 3}}\n'
+    (folder / STREAM).write_text(flying + LINE.replace("5,", "10,", 1))
+    (record,) = _again(records).history()
+    assert [sample.over_of("ttft") for sample in record.samples] == [4, 1]
 
 
 def test_one_without_a_line_and_one_at_fault_do_not_count(records: RecordDirectory) -> None:

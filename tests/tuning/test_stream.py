@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dynamo_mlperf.tuning.probes import Final, Sample
-from dynamo_mlperf.tuning.stream import ProbeFault, check_order, parse_line
+from dynamo_mlperf.tuning.stream import ProbeFault, check_kept, check_order, parse_line
 
 
 def test_lines_as_agreed() -> None:
@@ -76,3 +76,12 @@ def test_no_more_is_known_of_queries_in_flight_than_there_are(now: Sample) -> No
     check_order(None, Sample(5.0, 8, 6, {"a": 1}, {"a": 2}, {"a": 2}))
     with pytest.raises(ProbeFault, match="in flight"):
         check_order(None, now)
+
+
+def test_what_is_over_however_it_ends_stays_over() -> None:
+    before = Sample(5.0, 80, 60, {"a": 1, "b": 0}, {"a": 12}, {"a": 12})
+    check_kept(before, {"a": 13, "b": 0}, "at 6 s it says")
+    with pytest.raises(ProbeFault, match="at 6 s it says 12 over a; at 5 s it said 13, 12 of them in flight"):
+        check_kept(before, {"a": 12, "b": 0}, "at 6 s it says")
+    with pytest.raises(ProbeFault, match="its last line says 0 over a"):
+        check_kept(before, {"b": 0}, "its last line says")

@@ -11,7 +11,9 @@ from typing import Any, Protocol
 from dynamo_mlperf.benchmark.accuracy.answers import Answer, AnswerLog, Coverage, Progress
 from dynamo_mlperf.benchmark.accuracy.scores import Scores
 from dynamo_mlperf.benchmark.accuracy.tokens import TextAnswers, TokenAnswers
+from dynamo_mlperf.benchmark.accuracy.truth import TRUTH_FILE
 from dynamo_mlperf.benchmark.rules import benchmark
+from dynamo_mlperf.benchmark.tiny_catalogue import CATALOGUE_FILE
 from dynamo_mlperf.process.spread import cores
 
 
@@ -87,6 +89,12 @@ _SCORERS: dict[str, Callable[[_Means], tuple[Scorer, int]]] = {
     "llama2-70b-99.9": _llama2,
 }
 """Makes a benchmark's scorer, and says how many samples its data set has."""
+_BY_CATALOGUE = frozenset({"qwen3-vl-235b-a22b"})
+
+
+def truth_file(benchmark_name: str) -> str:
+    """The file of a data set that holds a benchmark's truth."""
+    return CATALOGUE_FILE if benchmark_name in _BY_CATALOGUE else TRUTH_FILE
 
 
 def score_accuracy_log(
