@@ -183,7 +183,8 @@ class _Run:
             seconds = final.seconds if final else 0.0
             raise ProbeFault(f"it said done after {seconds:g} s; it was asked to run for {self._probe.planned_s:g} s")
         check_final(final, self._probe.rate, self._probe.planned_s)
-        if self._seen is not None and not self._asked:  # told to stop, it cancels what is in flight
+        # One that was told to stop cancels what is in flight; and some leave their ramp-up out of the last line.
+        if self._seen is not None and not self._asked and final.n >= self._seen.completed:
             check_kept(self._seen, final.over, "its last line says")
         self._last_t_s = max(self._last_t_s, final.seconds)
         return replace(self._ended("complete"), final=final)

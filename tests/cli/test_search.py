@@ -182,6 +182,12 @@ def test_a_probe_that_is_slow_to_end_and_says_little_is_no_fault(repository: Pat
     assert "did not measure" not in done.stderr
 
 
+def test_a_program_may_leave_its_ramp_up_out_of_the_last_line(repository: Path) -> None:
+    done = _search(repository, "--fault settled --capacity 31 --pace 0", *RANGE)
+    assert done.returncode == 0, done.stderr
+    assert 27.0 < float(done.stdout) < 32.0
+
+
 def test_a_program_that_says_little_is_not_taken_for_hung() -> None:
     """A line each 30 s is slow, and a short run is no reason to want them sooner."""
     assert [stall_limit_s(planned_s) for planned_s in (20.0, 60.0, 400.0, 3600.0)] == [45.0, 45.0, 100.0, 150.0]

@@ -55,6 +55,8 @@ def main() -> None:
     done = {"done": True, "valid": over <= allowed + 1 and not options.refuse, "n": issued, "over_limit": counts}
     if fault == "few":
         done["n"] = 200
+    if fault == "settled":
+        done |= {"n": int(0.95 * issued), "over_limit": {name: int(0.95 * count) for name, count in counts.items()}}
     if fault == "forgets":
         done["over_limit"] = dict.fromkeys(counts, 0)
     print(json.dumps({**done, "percentiles": {"p99": 1.0}, "seconds": options.duration_s}), flush=True)
