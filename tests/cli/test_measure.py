@@ -153,7 +153,7 @@ def test_what_does_not_go_with_a_run_is_refused(desk: Desk, measured: Path, more
         (("https://127.0.0.1:1",), "plain HTTP"),
         (("http://127.0.0.1",), "names no host and port"),
         (("http://user@127.0.0.1:1",), "without user or query"),
-        (("--model", " "), "--model is empty"),
+        (("--model", " "), "is empty"),
     ],
 )
 def test_values_that_cannot_be_measured_are_refused(desk: Desk, more: tuple[str, ...], text: str) -> None:
