@@ -81,9 +81,10 @@ def test_the_loss_of_the_last_replica_ends_the_job(place: Place) -> None:
 
 @contextlib.contextmanager
 def held_back(pid: int) -> Iterator[None]:
-    """A process that gets its turn for a tenth of the time, as on a busy or a broken node.
+    """A process that gets little of its time, as on a busy or a broken node.
 
-    It waits for so long at a time that its peers are faster even where all are slow.
+    Its turns are shorter than a request, so that each request of its waits; and it waits for so long at a time that
+    its peers are faster even where all are slow.
     """
     over = threading.Event()
 
@@ -91,9 +92,9 @@ def held_back(pid: int) -> Iterator[None]:
         with contextlib.suppress(ProcessLookupError):  # it ends while it is held back
             while not over.is_set():
                 os.kill(pid, signal.SIGSTOP)
-                over.wait(1.0)
+                over.wait(0.8)
                 os.kill(pid, signal.SIGCONT)
-                over.wait(0.1)
+                over.wait(0.02)
 
     thread = threading.Thread(target=hold)
     thread.start()
