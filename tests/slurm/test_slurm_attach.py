@@ -29,7 +29,7 @@ LINE = (
     "JobId=17 JobName=no-shell UserId={user} GroupId=root(0) Priority=1 JobState=RUNNING Reason=None Requeue=1 "
     "TimeLimit=01:00:00 EndTime=1800000000 NodeList=n[1-4] BatchHost=n1 NumNodes=4 NumCPUs=4 JOB_GRES=gpu:8   "
     "Nodes=n[1-3] CPU_IDs=0 Mem=4000 GRES=gpu:2(IDX:0-1)   Nodes=n4 CPU_IDs=0-1 Mem=4000 GRES=gpu:a100:1(IDX:0),"
-    "gpu:v100:2(IDX:1,3) MinCPUsNode=1 Command=(null) WorkDir=/work/main \n"
+    "gpu:v100:2(IDX:1,3) MinCPUsNode=1 Command=(null) WorkDir=/home/me \n"
 )
 MINE = LINE.format(user=f"me({os.getuid()})")
 HOSTS = ("n1", "n2", "n3", "n4")
