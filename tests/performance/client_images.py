@@ -13,7 +13,6 @@ import argparse
 import json
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -23,10 +22,9 @@ import psutil
 from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.benchmark.tiny_catalogue import png
 from tests.fakes.made_data import write_made_data
-from tests.performance.client_runs import Load, OracleProcess
+from tests.performance.client_runs import Load, OracleProcess, ProcessWatch
 
 _NAME = "qwen3-vl-235b-a22b"
-_SAMPLE_EVERY_S = 0.5
 _TURNS = (
     ("dynamo_mlperf.load.http_worker", "client process"),
     ("dynamo_mlperf.load.loadgen_process", "LoadGen's process"),
@@ -34,27 +32,16 @@ _TURNS = (
 )
 
 
-class MemoryWatch(threading.Thread):
+class MemoryWatch(ProcessWatch):
     """Peak memory of the processes below one, by what they are: private (`RssAnon`) and resident, in MB."""
 
     def __init__(self, pid: int) -> None:
-        super().__init__(daemon=True)
+        super().__init__(pid)
         self.private_mb: dict[str, float] = {}
         self.resident_mb: dict[str, float] = {}
-        self.done = threading.Event()
-        self._root = pid
 
-    def run(self) -> None:
-        """Sample until done."""
-        while not self.done.wait(_SAMPLE_EVERY_S):
-            try:
-                root = psutil.Process(self._root)
-                for process in [root, *root.children(recursive=True)]:
-                    self._look(process)
-            except (psutil.NoSuchProcess, OSError):
-                continue
-
-    def _look(self, process: psutil.Process) -> None:
+    def look(self, process: psutil.Process) -> None:
+        """Take in one process."""
         words = process.cmdline()
         name = next((turn for module, turn in _TURNS if module in words), "another")
         status = Path(f"/proc/{process.pid}/status").read_text()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -161,12 +162,11 @@ class Aiohttp(Client):
         return float(p50), float(p99)
 
 
-class _Memory(threading.Thread):
-    """Watches a process and its descendants."""
+class ProcessWatch(threading.Thread, ABC):
+    """Looks at a process and its descendants, again and again, until `done`."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
-        self.largest_mb = 0.0
         self.done = threading.Event()
         self._root = pid
 
@@ -176,10 +176,24 @@ class _Memory(threading.Thread):
             try:
                 root = psutil.Process(self._root)
                 for process in [root, *root.children(recursive=True)]:
-                    private = process.memory_info()
-                    self.largest_mb = max(self.largest_mb, (private.rss - private.shared) / 1e6)
-            except psutil.NoSuchProcess:
+                    self.look(process)
+            except (psutil.NoSuchProcess, OSError):
                 continue
+
+    @abstractmethod
+    def look(self, process: psutil.Process) -> None:
+        """Take in one of them; it may end meanwhile."""
+
+
+class _Memory(ProcessWatch):
+    """The largest private memory of one process."""
+
+    largest_mb = 0.0
+
+    def look(self, process: psutil.Process) -> None:
+        """Take in one process."""
+        private = process.memory_info()
+        self.largest_mb = max(self.largest_mb, (private.rss - private.shared) / 1e6)
 
 
 def _children_cpu_s() -> float:
