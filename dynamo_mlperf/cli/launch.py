@@ -16,7 +16,7 @@ from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.controller import JobRequest, run_job
 from dynamo_mlperf.job.endpoints_data import check_client
 from dynamo_mlperf.job.expected import check_enough
-from dynamo_mlperf.job.rate_search import predicted_qps
+from dynamo_mlperf.job.predictions import predicted_qps
 from dynamo_mlperf.job.resuming import SEARCH_DIR, check_resume
 from dynamo_mlperf.job.sweep_start import sweep_start
 from dynamo_mlperf.job.weights import read_manifest

@@ -50,7 +50,7 @@ def command(
     from dynamo_mlperf.cli.plan_measure import measure_facts
     from dynamo_mlperf.errors import ConfigError
     from dynamo_mlperf.job.expected import check_enough
-    from dynamo_mlperf.job.rate_search import predicted_qps
+    from dynamo_mlperf.job.predictions import predicted_qps
     from dynamo_mlperf.site import load_site, refuse_unfilled
     from dynamo_mlperf.topology.memory import memory_of
     from dynamo_mlperf.topology.picture import PlanFacts

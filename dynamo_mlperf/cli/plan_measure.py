@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.job.context import class_of
 from dynamo_mlperf.job.expected import expected_settings, why_class
 from dynamo_mlperf.load.enough import enough_queries
-from dynamo_mlperf.report.queries import CONSTRAINTS
+from dynamo_mlperf.report.words import CONSTRAINTS
 from dynamo_mlperf.topology.sweeping import splits_of
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.files import write_json
 from dynamo_mlperf.job.at_rest import Rest
+from dynamo_mlperf.job.predictions import predicted_qps
 from dynamo_mlperf.job.probe import JobProber
 from dynamo_mlperf.job.result import judge_probe, link_result
 from dynamo_mlperf.job.resuming import KEPT, SEARCH_DIR, adopt, identity
@@ -23,10 +24,8 @@ from dynamo_mlperf.record import Reason, Verdict
 from dynamo_mlperf.slurm.allocation import SlurmAllocation
 from dynamo_mlperf.slurm.deadline import end_time
 from dynamo_mlperf.topology.searching import Search
-from dynamo_mlperf.topology.spec import ROLE_LETTERS
 from dynamo_mlperf.tuning.conduct import Conduct, answer_json
 from dynamo_mlperf.tuning.prediction import FILE_NAME as PREDICTION
-from dynamo_mlperf.tuning.prediction import read_prediction
 from dynamo_mlperf.tuning.probes import Answer, SearchSettings
 from dynamo_mlperf.tuning.records import RecordDirectory
 
@@ -101,19 +100,6 @@ def search_settings(topology: Topology, load: LoadSettings, predicted_qps: float
         at_least=whole,
         slack=OFFLINE_SLACK if offline or endpoints else 1.0,
     )
-
-
-def predicted_qps(topology: Topology, base_dir: Path) -> float | None:
-    """What the file's `search.prediction` says of the file's own split; None where it names none, or says nothing.
-
-    Raises:
-        ConfigError: It cannot be read.
-    """
-    block = topology.search
-    if block is None or block.prediction is None:
-        return None
-    split = "".join(f"{role.workers}{ROLE_LETTERS[name]}" for name, role in topology.roles.present())
-    return read_prediction((base_dir / block.prediction).absolute()).rate_of(split)
 
 
 def search_rate(

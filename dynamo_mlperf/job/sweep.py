@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.files import write_atomic, write_json
+from dynamo_mlperf.job.predictions import prediction_file, starts_of
 from dynamo_mlperf.job.pressure import PressureGauge
 from dynamo_mlperf.job.rate_search import allocation_left_s
 from dynamo_mlperf.job.redoing import sought
@@ -19,7 +20,7 @@ from dynamo_mlperf.job.result import link_result
 from dynamo_mlperf.job.resuming import identity
 from dynamo_mlperf.job.split_test import SplitTest
 from dynamo_mlperf.job.sweep_records import FAILED, SWEEP_DIR, SweepRecords, result_of
-from dynamo_mlperf.job.sweep_start import first_state, identities_of, prediction_file, starts_of, sweep_ports
+from dynamo_mlperf.job.sweep_start import first_state, identities_of, sweep_ports
 from dynamo_mlperf.job.transition import Proof, job_of, move
 from dynamo_mlperf.record import Reason, Verdict
 from dynamo_mlperf.topology.plan import plan_as_json

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.job.predictions import predictions_of
 from dynamo_mlperf.job.redoing import sought
 from dynamo_mlperf.job.resuming import identity
 from dynamo_mlperf.job.sweep_records import SWEEP_DIR, finished_split, result_of
@@ -13,7 +14,6 @@ from dynamo_mlperf.topology.memory import memory_of
 from dynamo_mlperf.topology.replanning import PortBlocks, first_plan, port_blocks
 from dynamo_mlperf.topology.role_splits import own_split, with_split
 from dynamo_mlperf.topology.sweeping import splits_of
-from dynamo_mlperf.tuning.prediction import read_prediction
 from dynamo_mlperf.tuning.sweep import SweepState, next_split
 
 if TYPE_CHECKING:
@@ -23,39 +23,6 @@ if TYPE_CHECKING:
     from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.topology.plan import Plan
     from dynamo_mlperf.topology.spec import Topology
-
-
-def predictions_of(topology: Topology, base_dir: Path) -> dict[str, float]:
-    """Predicted rates by split name, of the file that `sweep.prediction` names; none without one.
-
-    Raises:
-        ConfigError: It cannot be read.
-    """
-    block = topology.sweep
-    if block is None or block.prediction is None:
-        return {}
-    prediction = read_prediction((base_dir / block.prediction).absolute())
-    return {split.name: rate for split in splits_of(topology) if (rate := prediction.rate_of(split.name)) is not None}
-
-
-def starts_of(topology: Topology, base_dir: Path) -> dict[str, float]:
-    """Where each split's search begins, by split name: by `search.prediction`, where it is given, else by the sweep's.
-
-    Raises:
-        ConfigError: One of them cannot be read.
-    """
-    found = predictions_of(topology, base_dir)
-    if topology.search is None or topology.search.prediction is None:
-        return found
-    prediction = read_prediction((base_dir / topology.search.prediction).absolute())
-    own = {split.name: prediction.rate_of(split.name) for split in splits_of(topology)}
-    return found | {name: rate for name, rate in own.items() if rate is not None}
-
-
-def prediction_file(topology: Topology) -> str | None:
-    """The rehearsal that the report shows beside what was measured: the sweep's, else the search's; None = neither."""
-    of_sweep = None if topology.sweep is None else topology.sweep.prediction
-    return of_sweep or (None if topology.search is None else topology.search.prediction)
 
 
 def first_state(topology: Topology, base_dir: Path, resume: Path | None = None) -> SweepState:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.record import Reason
 from dynamo_mlperf.report import quantities as q
-from dynamo_mlperf.report.queries import CONSTRAINTS, ascending_ms, percentile
+from dynamo_mlperf.report.queries import ascending_ms, percentile
 from dynamo_mlperf.report.run_data import as_list, as_mapping
-from dynamo_mlperf.report.words import in_words
+from dynamo_mlperf.report.words import CONSTRAINTS, in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,11 +23,11 @@ from dynamo_mlperf.report.figures import Figures, LatencyRow, derive_figures
 from dynamo_mlperf.report.logs import logs_that_matter, tail
 from dynamo_mlperf.report.predicted import beside
 from dynamo_mlperf.report.probes import read_probes
-from dynamo_mlperf.report.queries import CONSTRAINTS, ascending_ms, causes, per_query_ms
+from dynamo_mlperf.report.queries import ascending_ms, causes, per_query_ms
 from dynamo_mlperf.report.run_data import Command, RunData, read_run
 from dynamo_mlperf.report.side_tests import side_rows
 from dynamo_mlperf.report.sweep import read_sweep, sweep_chart
-from dynamo_mlperf.report.words import counter, spoken
+from dynamo_mlperf.report.words import CONSTRAINTS, counter, spoken
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

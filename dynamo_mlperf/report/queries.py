@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.load.queries import Queries
 
-CONSTRAINTS = {"end_to_end": "end-to-end", "ttft": "TTFT", "tpot": "TPOT"}
-"""The constraints that follow from the record of single queries, and what people call them."""
-
 
 def per_query_ms(queries: Queries, constraint: str) -> NDArray[np.float64]:
     """Latency of every query in milliseconds, shape (n,), by the client's definitions; NaN for one that failed.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dynamo_mlperf.report.queries import CONSTRAINTS
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+CONSTRAINTS = {"end_to_end": "end-to-end", "ttft": "TTFT", "tpot": "TPOT"}
+"""The constraints that follow from the record of single queries, and what people call them."""
 
 COUNTERS: Mapping[str, str] = {
     "served": "requests served",

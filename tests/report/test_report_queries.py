@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dynamo_mlperf.load.queries import Queries, read_queries
-from dynamo_mlperf.report.queries import CONSTRAINTS, ascending_ms, causes, per_query_ms, percentile
+from dynamo_mlperf.report.queries import ascending_ms, causes, per_query_ms, percentile
+from dynamo_mlperf.report.words import CONSTRAINTS
 from tests.report.run_builder import build_run
 
 if TYPE_CHECKING:

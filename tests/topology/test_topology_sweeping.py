@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.job.sweep_start import prediction_file, predictions_of, starts_of, sweep_start
+from dynamo_mlperf.job.predictions import prediction_file, predictions_of, starts_of
+from dynamo_mlperf.job.sweep_start import sweep_start
 from dynamo_mlperf.topology.capacity import scaled
 from dynamo_mlperf.topology.spec import Topology, parse_topology
 from dynamo_mlperf.topology.sweeping import splits_of
