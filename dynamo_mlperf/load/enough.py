@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dynamo_mlperf.benchmark.early_stopping import minimum_queries
 from dynamo_mlperf.load.endpoints_config import sample_count
+from dynamo_mlperf.load.user_conf import in_whole_sets
 
 if TYPE_CHECKING:
     from dynamo_mlperf.load.settings import LoadSettings
@@ -86,8 +87,3 @@ def _planned(settings: LoadSettings, client: str, duration_s: float, data_set: i
     slack = _OFFLINE_SLACK if settings.loadgen_scenario == "Offline" else 1.0
     by_rate = settings.target_qps * duration_s * slack
     return in_whole_sets(max(by_rate + luck * math.sqrt(by_rate), settings.min_query_count), data_set)
-
-
-def in_whole_sets(queries: float, data_set: int) -> int:
-    """So many queries, or the next whole multiple of the data set: equal issue sends it whole (LoadGen 6.0.17)."""
-    return math.ceil(max(queries, 1.0) / data_set - 1e-9) * data_set

@@ -8,6 +8,7 @@ and the log's own `effective_*` values are what counts.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -161,9 +162,12 @@ def expected_queries(settings: LoadSettings) -> int:
         count = expected_samples_per_query(settings)
     else:
         count = max(settings.min_query_count, round(settings.target_qps * settings.min_duration_ms / 1000))
-    if settings.sample_concatenate_permutation:
-        count += -count % settings.performance_sample_count
-    return count
+    return in_whole_sets(count, settings.performance_sample_count) if settings.sample_concatenate_permutation else count
+
+
+def in_whole_sets(queries: float, data_set: int) -> int:
+    """So many queries, or the next whole multiple of the data set: equal issue sends it whole (LoadGen 6.0.17)."""
+    return math.ceil(max(queries, 1.0) / data_set - 1e-9) * data_set
 
 
 def expected_effective(settings: LoadSettings) -> dict[str, Any]:

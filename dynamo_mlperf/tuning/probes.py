@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit, minimum_queries
+from dynamo_mlperf.load.user_conf import in_whole_sets
 
 Rule = Literal["loadgen", "endpoints"]
 """Whose early-stopping rule judges: LoadGen allows t of n over the limit, endpoints one fewer."""
@@ -85,7 +86,7 @@ class SearchSettings:
     def _in_whole_sets(self, queries: float) -> float:
         if not self.padded:
             return queries
-        return math.ceil(max(queries, self.at_least, 1.0) / self.data_set - 1e-9) * self.data_set
+        return in_whole_sets(max(queries, self.at_least), self.data_set)
 
     def run_s(self, rate: float) -> float:
         """Length of a full run at this rate in seconds, with as many queries as it may hold."""
