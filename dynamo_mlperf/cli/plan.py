@@ -191,7 +191,7 @@ def _notes(topology: Topology, plan: Plan, site: Site) -> list[str]:
 
 def _unsubmittable(topology: Topology) -> list[str]:
     """That a run by the full rules could not be submitted for its load client alone: nobody books GPUs for that."""
-    from dynamo_mlperf.submission.performance import ONLY_ENDPOINTS
+    from dynamo_mlperf.benchmark.rules import ONLY_ENDPOINTS
 
     measure = topology.measure
     if topology.reduced is not None or topology.engine == "mocker" or measure.client != "loadgen":
@@ -302,7 +302,7 @@ def _measurement(topology: Topology, site: Site) -> tuple[tuple[str, ...], Confi
 
 def _place_warnings(topology: Topology, site: Site) -> tuple[str, ...]:
     """What can be said from here about paths; whether the nodes see them is checked inside the job."""
-    from dynamo_mlperf.job.workload import benchmark_readme, where_from
+    from dynamo_mlperf.job.data_source import benchmark_readme, where_from
 
     paths = topology.resolve(Path.cwd())
     unseen = "is not there (seen from here)"

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.benchmark.catalogue import CATALOGUE_FILE
 from dynamo_mlperf.benchmark.prompts import PROMPTS_FILE
+from dynamo_mlperf.benchmark.rules import WITH_IMAGES
 from dynamo_mlperf.errors import ConfigError, MeasureError, SetupError
 from dynamo_mlperf.files import digest_file
 from dynamo_mlperf.job.in_flight import client_processes, engine_seats, offline_in_flight
-from dynamo_mlperf.job.workload import WITH_IMAGES
 from dynamo_mlperf.load.endpoints_config import EndpointsTest, worker_count
 from dynamo_mlperf.load.endpoints_data import PARQUET_PROGRAM, data_of, write_rows
 from dynamo_mlperf.load.endpoints_program import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.context import class_of
-from dynamo_mlperf.job.workload import decide_settings
+from dynamo_mlperf.job.wanted_settings import decide_settings
 from dynamo_mlperf.load.enough import enough_queries
 
 if TYPE_CHECKING:

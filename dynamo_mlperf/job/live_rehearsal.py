@@ -18,12 +18,11 @@ import yaml
 from dynamo_mlperf.benchmark.catalogue import CATALOGUE_FILE, load_catalogue
 from dynamo_mlperf.benchmark.prompt_length import PromptMeter
 from dynamo_mlperf.benchmark.prompts import PROMPTS_FILE, load_prompts
-from dynamo_mlperf.benchmark.rules import benchmark
+from dynamo_mlperf.benchmark.rules import WITH_IMAGES, benchmark
 from dynamo_mlperf.benchmark.tiny_catalogue import IMAGE_SIZES, write_tiny_catalogue
 from dynamo_mlperf.benchmark.tiny_prompts import write_tiny_prompts
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import write_atomic
-from dynamo_mlperf.job.workload import WITH_IMAGES
 from dynamo_mlperf.topology.batch import SHEBANG, fix_batch_lines
 from dynamo_mlperf.topology.plan import make_plan
 from dynamo_mlperf.topology.spec import parse_topology

@@ -10,18 +10,20 @@ import json
 import math
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError, SetupError
-from dynamo_mlperf.files import write_json
+from dynamo_mlperf.files import RunPaths, read_bounded, write_json
 from dynamo_mlperf.job.redoing import REDO, refuse_changed, search_changes, sought
-from dynamo_mlperf.job.workload import decide_settings, read_data_set
+from dynamo_mlperf.job.wanted_settings import decide_settings
+from dynamo_mlperf.job.workload import read_data_set
+from dynamo_mlperf.record import read_events
 from dynamo_mlperf.staging.lock import is_locked
 from dynamo_mlperf.tuning.records import ANSWER, LOCK, SETTINGS, check_probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.topology.spec import Topology
@@ -59,6 +61,20 @@ def _flat(name: str, value: object) -> Iterator[tuple[str, Any]]:
             yield from _flat(f"{name}.{key}" if name else str(key), item)
     else:
         yield name, value
+
+
+def begun_run(run: Path, topology: Topology) -> Path:
+    """The run with the records: one that was itself to go on with another and was cut before it did has none yet."""
+    part = SEARCH_DIR if topology.sweep is None else "sweep"
+    seen: set[Path] = set()
+    while run not in seen and not (run / part).is_dir():
+        seen.add(run)
+        try:
+            first = next(iter(read_events(RunPaths(run))), {})
+        except (OSError, ValueError):
+            break
+        run = Path(str(first.get("resumes", run)))
+    return run
 
 
 def check_resume(topology: Topology, base_dir: Path, run: Path, *, redo: bool = False) -> None:
@@ -111,7 +127,7 @@ def check_same(old: Path, wanted: Mapping[str, Any], changed: Sequence[str] = ()
         ConfigError: They are of another plan, model or settings, there are none, or that search still runs.
     """
     try:
-        known = json.loads((old / SETTINGS).read_text())
+        known = json.loads(read_bounded(old / SETTINGS))
         names = known.keys()
     except FileNotFoundError:
         raise ConfigError(
@@ -148,7 +164,7 @@ def check_same(old: Path, wanted: Mapping[str, Any], changed: Sequence[str] = ()
 def _answer_of(old: Path) -> float | None:
     """The answer of a search that needs no more; None while there is none, or a better one may be found."""
     try:
-        value = json.loads((old / ANSWER).read_text())
+        value = json.loads(read_bounded(old / ANSWER))
         rate = float(value["answer_qps"])
         return rate if value["located"] and 0.0 < rate < math.inf else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dynamo_mlperf.benchmark.rules import Benchmark, benchmark
+from dynamo_mlperf.benchmark.rules import WITH_IMAGES, Benchmark, benchmark
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.measurement import LoadTest
-from dynamo_mlperf.job.workload import REQUESTS_FILE, WITH_IMAGES, load_samples, sample_messages
+from dynamo_mlperf.job.workload import REQUESTS_FILE, load_samples, sample_messages
 from dynamo_mlperf.load.audit import ComplianceTest, compliance_test
 from dynamo_mlperf.load.bodies import IdsFrom, chat_body
 from dynamo_mlperf.load.requests import write_requests

@@ -10,27 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.catalogue import CATALOGUE_FILE, ProductSample, load_catalogue, messages
 from dynamo_mlperf.benchmark.prompts import PROMPTS_FILE, PromptSample, load_prompts
-from dynamo_mlperf.benchmark.rules import benchmark
+from dynamo_mlperf.benchmark.rules import WITH_IMAGES, benchmark
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.job.data_source import where_from
 from dynamo_mlperf.job.prompt_limit import check_prompts
+from dynamo_mlperf.job.wanted_settings import decide_settings
 from dynamo_mlperf.load.bodies import chat_body
 from dynamo_mlperf.load.endpoints_config import check_settings
-from dynamo_mlperf.load.given_conf import with_user_conf
 from dynamo_mlperf.load.requests import StoredBodies, write_requests
-from dynamo_mlperf.load.settings import LoadSettings, TooFewSamplesError, build_settings
 from dynamo_mlperf.load.wheel import check_wheel
 
 if TYPE_CHECKING:
     from dynamo_mlperf.job.context import Job
+    from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.topology.spec import Topology
-
-WITH_IMAGES = "qwen3-vl-235b-a22b"
-"""The benchmark whose data set is a product catalogue; the others' are text prompts."""
-
-_CHECKOUT = Path(__file__).resolve().parents[2]
-
-ANY_QPS = 1.0
-"""In the settings of a job that finds its rate by itself, until it has one."""
 
 DataSet = Sequence[ProductSample] | Sequence[PromptSample]
 
@@ -100,64 +93,9 @@ def read_data_set(topology: Topology, base_dir: Path) -> DataSet:
         raise ConfigError(problem.what, "; ".join(where_from(topology, directory, base_dir))) from None
 
 
-def where_from(topology: Topology, directory: Path, base_dir: Path) -> list[str]:
-    """What to do where `directory` holds no data set: first its source, then the tiny one where it would do."""
-    name = topology.measure.benchmark
-    wanted, tiny = (CATALOGUE_FILE, "tiny-product-catalogue") if name == WITH_IMAGES else (PROMPTS_FILE, "tiny-prompts")
-    makes = "`dynamo-mlperf init --assets assets` makes"
-    read = benchmark_readme(topology, base_dir)
-    ways = []
-    if directory.name == tiny:
-        ways = [f"{makes} it"]
-    elif read is not None:
-        ways = [f"{read} says where it comes from and how to make it"]
-    else:
-        ways = [f"name a directory that holds a {wanted}"]
-    if directory.name != tiny and (topology.reduced is not None or topology.engine == "mocker"):
-        ways.append(f"{makes} a tiny one, assets/{tiny}")
-    if not Path(topology.measure.dataset or "/").is_absolute():
-        ways.append("a relative path counts from the directory where the command is run (submit, sbatch: from there)")
-    return ways
-
-
-def benchmark_readme(topology: Topology, base_dir: Path) -> Path | None:
-    """The page that says where the benchmark's model and data come from, relative; None where it is not at hand."""
-    read = Path("benchmarks") / topology.measure.benchmark / "README.md"
-    return read if any((root / read).is_file() for root in (base_dir, _CHECKOUT)) else None
-
-
 def sample_messages(sample: ProductSample | PromptSample) -> list[dict[str, Any]]:
     """The chat messages of one sample."""
     return messages(sample) if isinstance(sample, ProductSample) else sample.messages
-
-
-def decide_settings(topology: Topology, samples: int, base_dir: Path | None = None) -> LoadSettings:
-    """LoadGen's settings from the file's `measure:` and `reduced:`.
-
-    Args:
-        topology: The file.
-        samples: Samples of the data set at hand.
-        base_dir: What `measure.user_conf` is relative to; None = the working directory.
-
-    Raises:
-        ConfigError: The data set is smaller than the rules ask for, or a line of the user.conf is of no use.
-    """
-    wanted, reduced = topology.measure, topology.reduced
-    try:
-        settings = build_settings(
-            benchmark(wanted.benchmark, wanted.round),
-            wanted.scenario,
-            wanted.target_qps or ANY_QPS,
-            samples,
-            reduction=reduced.reduction() if reduced else None,
-            request_timeout_s=topology.timeouts.request_s,
-            round_name=wanted.round,
-        )
-    except TooFewSamplesError as problem:
-        raise ConfigError(f"measure.dataset {wanted.dataset}: {problem.what}", problem.action) from None
-    if wanted.user_conf is None:
-        return settings
-    return with_user_conf(settings, ((base_dir or Path.cwd()) / wanted.user_conf).absolute())
 
 
 def check_workload(topology: Topology, base_dir: Path, *, from_afar: bool = False) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dynamo_mlperf.benchmark.rules import ONLY_ENDPOINTS
 from dynamo_mlperf.errors import ConfigError, MeasureError
 from dynamo_mlperf.load.directory import judge_directory
 from dynamo_mlperf.load.settings import below_rules
@@ -13,9 +14,6 @@ from dynamo_mlperf.submission.records import ENDPOINTS
 if TYPE_CHECKING:
     from dynamo_mlperf.record import ResultClass, Verdict
     from dynamo_mlperf.submission.records import TestRecord
-
-ONLY_ENDPOINTS = {("qwen3-vl-235b-a22b", "Interactive")}
-"""In LoadGen's form the official checker asks it for 48,289 samples, and its data set has 8,000."""
 
 
 def judge_performance(record: TestRecord) -> tuple[Verdict | None, list[Finding]]:

@@ -498,3 +498,14 @@ def test_an_official_run_that_cannot_hold_enough_queries_is_refused(here: Path, 
         in result.exception.what
     )
     assert result.exception.action.startswith("give a target_qps of ")
+
+
+def test_a_plan_loads_nothing_that_takes_long(here: Path, repository: Path) -> None:
+    shutil.copy(repository / "topologies" / "q3vl-gb300x72-interactive-22p28d.yaml", here / "rack.yaml")
+    program = (
+        "import sys; from dynamo_mlperf.cli import main\ntry: main(['plan', 'rack.yaml', '--json'])\n"
+        "except SystemExit as end: print(end.code)\n"
+        "print(sorted({'numpy', 'jinja2', 'plotly', 'concurrent.futures'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=here, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["0", "[]"], done.stderr
