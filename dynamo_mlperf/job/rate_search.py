@@ -6,6 +6,7 @@ made, the budget is what the allocation leaves, and the confirming probe becomes
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
@@ -84,8 +85,8 @@ def search_settings(topology: Topology, load: LoadSettings, predicted_qps: float
     offline, endpoints = load.loadgen_scenario == "Offline", topology.measure.client == "endpoints"
     whole = expected_queries(replace(load, target_qps=1e-9))
     start = block.start or predicted_qps or topology.measure.target_qps
-    if start is not None and not (block.low or 0.0) <= start <= (block.high or start):
-        start = None
+    if start is not None:  # an estimate may be outside of the range
+        start = min(max(start, block.low or 0.0), block.high or math.inf)
     return SearchSettings(
         duration_s=load.min_duration_ms / 1000.0,
         percentile=load.percentile,

@@ -238,6 +238,14 @@ class ProbeRecord:
         return tuple(sorted({name for sample in self.samples for name in sample.over}))
 
     @property
+    def tells(self) -> bool:
+        """Whether it says anything of its rate: it ended, or a query was answered or is over a limit."""
+        if self.final is not None or not self.samples:
+            return self.final is not None
+        last = self.samples[-1]
+        return last.completed > 0 or any(last.over_in_flight.values())
+
+    @property
     def seconds(self) -> float:
         """Seconds of the run that were seen."""
         if self.final is not None:

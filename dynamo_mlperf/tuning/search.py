@@ -243,6 +243,8 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
             f"{len(history)} probes do not agree on a rate",
             "look for what else uses the machines; probe with a longer --duration-s",
         )
+    if not any(record.tells for record in history):  # cut off before the first answer
+        return _probe(_first_rate(settings), settings, history, "first probe, again")
     certified = [record.rate for record in history if certifies(record, settings)]
     impatient = -1 if certified else len(history) - _PATIENCE
     if impatient >= 0:  # the model does not fit this system: lower with each probe, and see each through

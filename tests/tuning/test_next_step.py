@@ -58,6 +58,15 @@ def test_the_first_probe_is_a_prediction_or_the_middle_of_the_range() -> None:
     assert all(_probe((), each).planned_s == 600.0 for each in (RANGE, SearchSettings(start=7.0)))
 
 
+def test_a_first_probe_that_was_cut_off_before_it_told_anything_is_made_again() -> None:
+    cut = ProbeRecord(31.623, 600.0, (Sample(0.001, 1, 0, {"ttft": 0}),), "interrupted", None, 0.0, 15.0)
+    assert (_probe((cut,)).rate, _probe((cut,)).purpose) == (_probe(()).rate, "first probe, again")
+    told = dataclasses.replace(cut, samples=(Sample(9.0, 280, 1, {"ttft": 0}),))
+    assert _probe((told,)).purpose != "first probe, again"
+    late = dataclasses.replace(cut, samples=(Sample(9.0, 280, 0, {"ttft": 0}, {"ttft": 150}),))
+    assert _probe((late,)).rate < 31.6
+
+
 def test_the_same_history_gives_the_same_step() -> None:
     history = (record(31.6, 0.0, seconds=30, ended="too low"), record(60.0, 0.4, seconds=30, ended="cannot pass"))
     assert next_step(history, RANGE) == next_step(history, RANGE)
