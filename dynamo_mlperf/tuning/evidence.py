@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynamo_mlperf.tuning.drift import DRIFT_SIGMA, STALE_S
+from dynamo_mlperf.tuning.drift import DRIFT_SIGMA, FAILED, STALE_S
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +27,8 @@ _LEAST_DISPERSION, _MOST_DISPERSION = 2.0, 5.0
 _FEW_COUNTS = 5
 _PLAINLY = 1.3
 _FEWEST_SERVED = 40
+_FEWEST_ISSUED = 20
+_LATE_SHARE, _LATE_COUNTS, _BEFORE = 0.5, 10, 0.1
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Evidence:
         age_s: Engine seconds between this probe and now.
         complete: Whether the probe ran to its planned end.
         moved: Deviation of the system's speed, in log rate, by which it may have changed since.
+        issued_qps: Queries issued per second of that part; 0 = too few to tell. Random arrivals are off the target,
+            and what came of them is what came in.
     """
 
     rate: float
@@ -57,6 +61,7 @@ class Evidence:
     age_s: float = 0.0
     complete: bool = False
     moved: float = 0.0
+    issued_qps: float = 0.0
 
     @property
     def fraction(self) -> float:
@@ -100,8 +105,18 @@ def gather(record: ProbeRecord, constraint: str, now_s: float, *, changed: bool 
     steps = np.diff(np.vstack([start, settled]), axis=0)
     spread = dispersion(settled[:, 0], steps[:, 2]) if len(settled) else _PRIOR_DISPERSION
     if record.final is not None:
-        over = float(record.final.over.get(constraint, 0))
-        return Evidence(record.rate, record.final.n, over, spread, 1.0, age_s=age_s, complete=True, moved=moved)
+        over, issued_qps = float(record.final.over.get(constraint, 0)), _issued_qps(record, 0.0)
+        return Evidence(
+            record.rate,
+            record.final.n,
+            over,
+            spread,
+            1.0,
+            age_s=age_s,
+            complete=True,
+            moved=moved,
+            issued_qps=issued_qps,
+        )
     end = settled[-1] if len(settled) else start
     return Evidence(
         record.rate,
@@ -113,7 +128,32 @@ def gather(record: ProbeRecord, constraint: str, now_s: float, *, changed: bool 
         float(start[1]),
         age_s,
         moved=moved,
+        issued_qps=_issued_qps(record, float(start[0])),
     )
+
+
+def _issued_qps(record: ProbeRecord, from_s: float) -> float:
+    """Queries issued per second from then on, while queries were issued; 0 where they are too few to tell."""
+    lines = [(0.0, 0), *((each.t_s, each.issued) for each in record.samples)]
+    if record.final is not None:  # what comes after the last query is no lower rate
+        lines = [each for each in lines if each[1] < lines[-1][1]]
+    lines = [each for each in lines if each[0] >= from_s]
+    if len(lines) < 2 or lines[-1][1] - lines[0][1] < _FEWEST_ISSUED:  # noqa: PLR2004 - a span has two ends
+        return 0.0
+    return (lines[-1][1] - lines[0][1]) / max(lines[-1][0] - lines[0][0], 1e-9)
+
+
+def onset_s(record: ProbeRecord) -> float:
+    """Seconds of a failed run before which hardly a query was over a limit; 0 where that was not late in the run."""
+    if record.ended not in FAILED and (record.final is None or record.final.valid):
+        return 0.0
+    latest_s = 0.0
+    for name in record.constraints:
+        over = record.samples[-1].over_of(name) if record.samples else 0
+        if over >= _LATE_COUNTS:
+            before = (each.t_s for each in record.samples if each.over_of(name) <= _BEFORE * over)
+            latest_s = max(latest_s, *before, 0.0)
+    return latest_s if latest_s >= _LATE_SHARE * record.whole_s else 0.0
 
 
 def backlog_grows(record: ProbeRecord) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynamo_mlperf.tuning.drift import changed_at
-from dynamo_mlperf.tuning.evidence import gather, served_qps
+from dynamo_mlperf.tuning.drift import FAILED, changed_at
+from dynamo_mlperf.tuning.evidence import gather, onset_s, served_qps
 from dynamo_mlperf.tuning.model import Posterior, Prior, quantile
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 EVEN_ODDS_RISK = 0.08
 """Probability, at most, with which the rate to confirm may be one that a repeat fails with more than even odds."""
+TOO_LOW = 2.8
+"""A confirmed rate this many times the closeness below the estimate is no answer."""
 _FADE_SHARE, _MARGIN = 0.7, 1.0
 _MOST_FADE, _FADE_BY_CHANCE = 0.04, 2.2
 _EXPLORE = 0.43
@@ -61,6 +63,23 @@ class Outlook:
         return min(self.closeness(tolerance), max(tolerance, _FADE_BY_CHANCE / math.sqrt(max(self.queries, 1.0))))
 
 
+@dataclass(frozen=True)
+class Course:
+    """What is believed while a probe runs.
+
+    Attributes:
+        outlook: Of the constraint that binds.
+        name: That constraint.
+        passes: Probability that the probe passes if it goes on.
+        too_low: Probability that its rate is too far below the one to find for it to be the answer.
+    """
+
+    outlook: Outlook
+    name: str
+    passes: float
+    too_low: float
+
+
 def prior_of(settings: SearchSettings) -> Prior:
     """The belief before any probe: a prediction if there is one, else the range, else a guess over decades."""
     low, high = math.log(settings.lowest_qps), math.log(settings.highest_qps)
@@ -81,6 +100,9 @@ class Fit:
         history: The probes so far.
         settings: The search.
         now_s: Engine seconds of the search now.
+
+    Attributes:
+        late_s: Seconds of a run before which a rate that failed looked good: a shorter probe shows nothing good.
     """
 
     def __init__(self, history: History, settings: SearchSettings, now_s: float) -> None:
@@ -89,6 +111,7 @@ class Fit:
         self.now_s = now_s
         prior = prior_of(settings)
         changed = changed_at(history)
+        self.late_s = max((onset_s(record) for record in history), default=0.0)
         served = [found for record in history[changed:] if (found := served_qps(record)) is not None]
         self.posteriors = {
             name: Posterior(
@@ -97,13 +120,17 @@ class Fit:
                 [
                     gather(record, name, now_s, changed=index < changed)
                     for index, record in enumerate(history)
-                    if record.seconds > 0
+                    if record.seconds > 0 and not self._too_short(record)
                 ],
                 served,
             )
             for name in self.names
         }
         self._weights = {name: posterior.weights() for name, posterior in self.posteriors.items()}
+
+    def _too_short(self, record: ProbeRecord) -> bool:
+        """Whether a probe that ended well ended before this system's failures begin."""
+        return record.final is None and record.ended not in FAILED and record.seconds < self.late_s
 
     def _outlook(self, name: str, weights: NDArray[np.float64]) -> Outlook:
         posterior, settings = self.posteriors[name], self.settings
@@ -125,15 +152,19 @@ class Fit:
         each = {name: self._outlook(name, self._weights[name]) for name in self.names}
         return _lowest(each)
 
-    def with_running(self, record: ProbeRecord) -> tuple[Outlook, str, float]:
-        """The same with a probe that is still running, and the probability that it passes if it goes on."""
-        each, chance = {}, 1.0
+    def with_running(self, record: ProbeRecord) -> Course:
+        """The same with a probe that is still running, and how that will end."""
+        each, wanted, chance = {}, {}, 1.0
         for name, posterior in self.posteriors.items():
             evidence = gather(record, name, self.now_s)
             weights = posterior.weights(np.log(posterior.likelihood(evidence) + 1e-300))
             each[name] = self._outlook(name, weights)
+            wanted[name] = (posterior.pass_rates(self.settings.pass_probability, weights), weights)
             chance = min(chance, posterior.finish_probability(evidence, record.whole_queries, weights))
-        return (*_lowest(each), chance)
+        outlook, name = _lowest(each)
+        near = math.log(record.rate) + TOO_LOW * outlook.closeness(self.settings.tolerance)
+        too_low = min(float(weights[rates >= near].sum()) for rates, weights in wanted.values())
+        return Course(outlook, name, chance, too_low)
 
     def pass_probability(self, rate: float) -> float:
         """Probability that a full run at this rate passes every constraint."""

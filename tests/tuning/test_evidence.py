@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from dynamo_mlperf.tuning.evidence import backlog_grows, dispersion, gather, served_qps
+from dynamo_mlperf.tuning.evidence import backlog_grows, dispersion, gather, onset_s, served_qps
 from dynamo_mlperf.tuning.probes import Final, ProbeRecord, Sample
 
 
@@ -38,6 +40,26 @@ def test_a_run_that_ended_counts_whole() -> None:
     each = gather(_record(40.0, 600.0, final=final), "ttft", 900.0)
     assert (each.queries, each.over, each.complete, each.age_s) == (24_100, 130.0, True, 900.0)
     assert gather(_record(40.0, 600.0, final=final), "tpot", 0.0).over == 0.0
+
+
+def test_what_came_in_is_told_beside_what_was_asked_for() -> None:
+    """Random arrivals are off the target; a run's last answers come when nothing is issued any more."""
+    fewer = dataclasses.replace(_record(39.0, 60.0), rate=40.0)
+    assert gather(fewer, "ttft", 0.0).issued_qps == pytest.approx(39.0)
+    drained = tuple(Sample(600.0 + t_s, 24_000, 23_000 + 10 * t_s, {"ttft": 0}) for t_s in range(5, 105, 5))
+    final = Final(valid=True, n=24_000, over={"ttft": 0}, seconds=700.0)
+    whole = _record(40.0, 600.0, final=final)
+    whole = dataclasses.replace(whole, samples=(*whole.samples, *drained))
+    assert gather(whole, "ttft", 0.0).issued_qps == pytest.approx(40.0)
+    assert gather(_record(0.2, 60.0), "ttft", 0.0).issued_qps == 0.0
+
+
+def test_a_run_that_fails_only_late_tells_from_when_on() -> None:
+    late = dataclasses.replace(_record(40.0, 500.0, over_after=450.0), ended="cannot pass")
+    assert onset_s(late) == 455.0
+    assert onset_s(dataclasses.replace(_record(40.0, 200.0, over_after=150.0), ended="cannot pass")) == 0.0
+    assert onset_s(dataclasses.replace(_record(40.0, 500.0, over_after=0.0), ended="cannot pass")) == 0.0
+    assert onset_s(dataclasses.replace(late, ended="too low")) == 0.0
 
 
 def test_counts_that_come_in_bursts_are_more_dispersed_than_chance() -> None:

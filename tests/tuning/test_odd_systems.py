@@ -19,20 +19,23 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.tuning.probes import Step
 
-    Share = Callable[[float, float], float]
+    Share = Callable[[float, float, float], float]
 
 RANGE, BLIND = SearchSettings(low=10.0, high=100.0), SearchSettings()
 
 
 def _probe(share: Share, probe: Probe, history: History, settings: SearchSettings, line_s: float) -> ProbeRecord:
-    """A probe of a system where `share(rate, seconds since the search began)` of the queries are over the limit."""
+    """A probe of a system where `share(rate, age_s, t_s)` of the queries are over the limit.
+
+    `age_s` are seconds since the search began, `t_s` since the probe did.
+    """
     begin_s = sum(record.cost_s for record in history)
     rng, judge = np.random.default_rng([1, len(history)]), Judge(history, settings, probe)
     record = ProbeRecord(probe.rate, probe.planned_s, (), "running", None, begin_s, purpose=probe.purpose)
     issued = over = 0
     for line in range(1, round(probe.planned_s / line_s) + 1):
         came, t_s = int(rng.poisson(probe.rate * line_s)), line * line_s
-        issued, over = issued + came, over + int(rng.binomial(came, min(1.0, share(probe.rate, begin_s + t_s))))
+        issued, over = issued + came, over + int(rng.binomial(came, min(1.0, share(probe.rate, begin_s + t_s, t_s))))
         record = replace(record, samples=(*record.samples, Sample(t_s, issued, issued, {"ttft": over})))
         if t_s < probe.planned_s and (stop := judge.look(record).stop):
             return replace(record, ended=stop, cost_s=t_s + 15.0)
@@ -54,7 +57,7 @@ def _knee(rate: float, knee: float = 40.0, steepness: float = 40.0) -> float:
 
 @pytest.mark.parametrize(("settings", "below"), [(RANGE, 0.001), (BLIND, 0.0)], ids=["range", "blind"])
 def test_a_cliff_is_found_though_nothing_shows_below_it(settings: SearchSettings, below: float) -> None:
-    step, _, cost = _search(lambda rate, _: below if rate < 40.0 else 1.0, settings)
+    step, _, cost = _search(lambda rate, *_: below if rate < 40.0 else 1.0, settings)
     assert isinstance(step, Answer)
     assert 38.0 < step.rate < 40.0
     assert cost < 4.0
@@ -81,7 +84,7 @@ def test_a_system_that_takes_any_rate_is_not_said_to_have_a_limit() -> None:
 
 def test_a_few_slow_queries_at_any_rate_do_not_hide_the_knee() -> None:
     """0.75 % are slow whatever the rate is: one run tells nothing of where the rest begins to fail."""
-    step, history, _ = _search(lambda rate, _: 0.0075 + _knee(rate, steepness=60.0), RANGE)
+    step, history, _ = _search(lambda rate, *_: 0.0075 + _knee(rate, steepness=60.0), RANGE)
     assert isinstance(step, Answer)
     assert step.rate < 38.3
     over = [each.rate for each in history if each.rate > step.rate and each.ended != "too low"]
@@ -91,22 +94,30 @@ def test_a_few_slow_queries_at_any_rate_do_not_hide_the_knee() -> None:
 
 
 def test_a_window_of_bad_rates_below_the_knee_does_not_matter() -> None:
-    step, _, cost = _search(lambda rate, _: 0.03 if 15.0 < rate < 20.0 else _knee(rate), RANGE)
+    step, _, cost = _search(lambda rate, *_: 0.03 if 15.0 < rate < 20.0 else _knee(rate), RANGE)
     assert isinstance(step, Answer)
     assert 38.0 < step.rate < 40.5
     assert cost < 3.0
 
 
 def test_a_line_now_and_then_is_enough() -> None:
-    step, _, cost = _search(lambda rate, _: _knee(rate), RANGE, line_s=30.0)
+    step, _, cost = _search(lambda rate, *_: _knee(rate), RANGE, line_s=30.0)
     assert isinstance(step, Answer)
     assert 38.0 < step.rate < 40.5
     assert cost < 3.5
 
 
 def test_a_system_that_slows_down_by_the_hour_is_answered_as_it_is_now() -> None:
-    step, history, _ = _search(lambda rate, age_s: _knee(rate * (1.0 + 0.05 * age_s / 3600.0)), RANGE)
+    step, history, _ = _search(lambda rate, age_s, _: _knee(rate * (1.0 + 0.05 * age_s / 3600.0)), RANGE)
     assert isinstance(step, Answer)
     end_s = sum(record.cost_s for record in history)
     assert _knee(step.rate * (1.0 + 0.05 * end_s / 3600.0)) < 0.01
     assert step.rate > 0.9 * 40.0 * math.exp(-0.05 * end_s / 3600.0)
+
+
+def test_a_system_that_fails_only_late_in_a_run_is_stepped_down_to_what_lasts() -> None:
+    """Above 40 QPS half of the queries are over from 450 s on: no short probe shows it."""
+    step, _, cost = _search(lambda rate, _, t_s: 0.5 if t_s > 450.0 and rate > 40.0 else 0.001, RANGE)
+    assert isinstance(step, Answer)
+    assert 30.0 < step.rate < 40.0
+    assert cost < 8.0

@@ -66,6 +66,27 @@ def test_one_without_a_line_and_one_at_fault_do_not_count(records: RecordDirecto
     assert records.new_folder(PROBE).name == "probe-003"
 
 
+def test_what_serves_dies_and_what_it_may_have_spoilt_does_not_count(records: RecordDirectory) -> None:
+    """Before a probe's first line everything has answered, so only what came later can have been spoilt."""
+    good = ProbeRecord(40.0, 600.0, (Sample(5.0, 200, 190, {"ttft": 1}),), "too low")
+    for _ in range(2):
+        records.keep(records.new_folder(PROBE), good)
+    under_way = records.new_folder(PROBE)
+    (under_way / STREAM).write_text(LINE)
+    records.distrust(under_way, "decode-3 is no longer listed")
+    again = _again(records)
+    assert again.history() == (good, good)
+    assert json.loads((under_way / "fault.json").read_text()) == {"fault": "decode-3 is no longer listed"}
+    last = again.new_folder(PROBE)
+    again.keep(last, good)
+    again.distrust(again.new_folder(PROBE), "decode-3: /metrics no answer in 10 s")
+    assert _again(again).history() == (good, good)
+    assert (last / "distrusted.json").exists(), "kept for people"
+    again = _again(again)
+    again.distrust(again.new_folder(PROBE), "prefill-0 was killed by SIGKILL")
+    assert _again(again).history() == (good, good), "those of an earlier search had all answered at this one's begin"
+
+
 def test_another_search_is_refused(records: RecordDirectory) -> None:
     records.close()
     with pytest.raises(ConfigError, match=r"other settings: tolerance 0\.01 there, 0\.02 now"):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamo_mlperf.topology.role_splits import RoleCount, RoleSplit
-from dynamo_mlperf.tuning.bottleneck import Pressure, RolePressure, find_bottleneck
+from dynamo_mlperf.tuning.bottleneck import CLEAR, Pressure, RolePressure, find_bottleneck
 from dynamo_mlperf.tuning.sweep import (
     SplitResult,
     SweepState,
@@ -40,7 +40,7 @@ def measured(of: RoleSplit, prefill: float, decode: float) -> SplitResult:
     """What a search finds where each worker holds so many QPS; the role that limits is told."""
     rates = {"prefill": of.of("prefill").workers * prefill, "decode": of.of("decode").workers * decode}
     role = min(rates, key=lambda name: rates[name])
-    return SplitResult(of, rates[role], rates[role] * 1.03, role, clear=True, why="by its queue")
+    return SplitResult(of, rates[role], rates[role] * 1.03, role, share=1.0, why="by its queue")
 
 
 def swept(
@@ -97,8 +97,8 @@ def test_decode_limits_at_75_to_25_and_the_sweep_moves_to_the_balanced_splits() 
 
 def test_what_is_not_clear_or_not_located_prunes_nothing() -> None:
     there = split(6, 4)
-    vague = SplitResult(there, 16.0, 16.5, "decode", clear=False)
-    low = SplitResult(there, 16.0, None, "decode", clear=True)
+    vague = SplitResult(there, 16.0, 16.5, "decode", share=0.6)
+    low = SplitResult(there, 16.0, None, "decode", share=1.0)
     best = SplitResult(split(4, 8), 32.0, 33.0, None)
     state = SweepState(SIXTEEN, (vague, low, best), running=split(4, 8))
     assert pruned(state) == {}
@@ -118,7 +118,7 @@ def test_without_pruning_the_order_has_the_fewest_restarts(counts: list[tuple[in
 
 
 def test_what_limits_gives_the_direction_even_where_it_prunes_nothing() -> None:
-    vague = SplitResult(split(6, 4), 16.0, 16.5, "decode", clear=False)
+    vague = SplitResult(split(6, 4), 16.0, 16.5, "decode", share=0.6)
     state = SweepState(SIXTEEN, (vague,), running=split(6, 4))
     assert next_split(state) == split(5, 6)
 
@@ -132,11 +132,14 @@ def test_by_prediction_first_then_by_restarts() -> None:
 
 def test_splits_that_no_time_is_left_for_are_named() -> None:
     first, second, third = SIXTEEN[:3]
-    state = SweepState((first, second, third), (SplitResult(second, 10.0),))
-    assert without_time(state, None, 660.0) == without_time(state, 660.0, 660.0) == {}
-    left = without_time(state, 659.0, 660.0)
+    state = SweepState((first, second, third), (SplitResult(second, 10.0),), running=second)
+    assert without_time(state, None, 600.0, 240.0) == without_time(state, 900.0, 600.0, 240.0) == {}
+    left = without_time(state, 899.0, 600.0, 240.0)
     assert set(left) == {first.name, third.name}
-    assert left[first.name].startswith("659 s left, 660 s needed and more where a run at a low rate is padded")
+    assert left[first.name].startswith("899 s left, 900 s needed and more where a run at a low rate is padded")
+    up = SweepState((first,), running=first)
+    assert without_time(up, 660.0, 600.0, 240.0) == {}, "its workers serve already"
+    assert without_time(up, 659.0, 600.0, 240.0).keys() == {first.name}
 
 
 def test_given_rates_are_halved() -> None:
@@ -167,13 +170,28 @@ def test_the_role_whose_requests_pile_up_is_the_bottleneck() -> None:
     flat, rising = [50.0] * 20, [100.0 * number for number in range(1, 21)]
     assert find_bottleneck(readings(flat, rising)).role == "decode"
     found = find_bottleneck(readings(rising, flat))
-    assert (found.role, found.clear) == ("prefill", True)
+    assert (found.role, found.share) == ("prefill", 1.0)
     assert "prefill" in found.text().partition(";")[0]
     assert find_bottleneck(readings(rising, flat, again_at=10)).role == "prefill"
     anew = find_bottleneck(readings([1000.0] * 4 + [50.0] * 16, flat, again_at=4))
     assert anew.loads["prefill"].calm_ms == 50.0
     both = find_bottleneck(readings([0.8 * each for each in rising], rising))
-    assert (both.role, both.clear) == ("decode", False)
+    assert both.role == "decode"
+    assert both.share < CLEAR
     assert find_bottleneck(readings(flat, flat)).role is None
     assert find_bottleneck(readings(flat[:3], flat[:3])).role is None
     assert find_bottleneck([]).role is None
+
+
+def test_what_bounds_other_splits_is_the_share_at_the_rate_that_holds() -> None:
+    """Beyond that rate the limiting role's queue, and its share, grow without end."""
+    calm, held, beyond = [50.0] * 10, [150.0, 200.0, 250.0, 300.0] * 3, [1000.0 * number for number in range(1, 11)]
+    prefill = [*calm, *(0.5 * each for each in held), *([80.0] * 10)]
+    told = readings(prefill, [*calm, *held, *beyond])
+    window = (told[10].t, told[21].t)
+    found = find_bottleneck(told, window)
+    assert (found.role, round(found.share, 2), round(found.held_share, 2)) == ("decode", 0.99, 0.71)
+    assert find_bottleneck(told).held_share == find_bottleneck(told, (told[0].t, told[2].t)).held_share == 0.0
+    assert find_bottleneck(told, (told[0].t, told[9].t)).held_share == 0.0, "it was calm"
+    alone = [Pressure(one.t, {"aggregated": one.roles["decode"]}) for one in told]
+    assert find_bottleneck(alone, window).held_share == 1.0
