@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import time
-from typing import Protocol, cast
+from select import EPOLLIN, EPOLLOUT
+from socket import SO_RCVLOWAT, SOL_SOCKET
+from typing import TYPE_CHECKING, Protocol
 
-from dynamo_mlperf.load.response import Response
+from dynamo_mlperf.load.acknowledging import Trial, acknowledge_at_once
+from dynamo_mlperf.load.opening import FINISH
+
+if TYPE_CHECKING:
+    from socket import socket
+
+    from dynamo_mlperf.load.loop import Loop
+    from dynamo_mlperf.load.opening import Frontend
+    from dynamo_mlperf.load.response import Response
 
 STALE_WINDOW_NS = 250_000_000
 """A reused connection that closes this soon after a request, without a byte, had been closed by the server before.
@@ -16,19 +24,7 @@ STALE_WINDOW_NS = 250_000_000
 Later than that the server has had the request: sending it again would hide a failure.
 """
 
-
-class Frontend:
-    """One frontend: where it is, the constant part of its request heads, and its idle connections."""
-
-    def __init__(self, host: str, port: int, path: str) -> None:
-        self.host = host
-        self.port = port
-        shown = f"[{host}]" if ":" in host else host
-        self.head = (
-            f"POST {path} HTTP/1.1\r\nHost: {shown}:{port}\r\nContent-Type: application/json\r\n"
-            "Accept: text/event-stream\r\nContent-Length: "
-        ).encode()
-        self.idle: list[Connection] = []
+_READ_BYTES = 65_536
 
 
 class Exchange:
@@ -69,87 +65,158 @@ class Owner(Protocol):
         """The connection is gone."""
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """A keep-alive connection that carries one exchange at a time.
 
     After the outcome is known the rest of the message (the last chunk) is read before the connection is idle again.
+
+    Args:
+        owner: Who is told.
+        loop: Where it waits.
+        frontend: Where it leads.
+        sock: Connected, without a timeout, and this connection's own from now on.
     """
 
-    def __init__(self, owner: Owner, frontend: Frontend) -> None:
+    def __init__(self, owner: Owner, loop: Loop, frontend: Frontend, sock: socket) -> None:
         self.frontend = frontend
         self.exchange: Exchange | None = None
         self.draining_since_ns = 0
+        self.open = True
         self._owner = owner
+        self._loop = loop
+        self._socket = sock
+        self._number = sock.fileno()
         self._reading: Response | None = None
-        self._transport: asyncio.Transport | None = None
-        self._number = -1
+        self._unsent: list[memoryview] = []
+        self._rests = False
+        self._gathers = False
         self._reused = True
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport, and the number of its socket."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._number = transport.get_extra_info("socket").fileno()
-
-    @property
-    def usable(self) -> bool:
-        """Whether a request can be sent now."""
-        return self._transport is not None and not self._transport.is_closing() and self._reading is None
+        loop.watch(self._number, self)
 
     def send(self, exchange: Exchange, *, fresh: bool) -> None:
-        """Send the request; `fresh` when this connection was opened for it just now.
-
-        It goes to the socket at once: the transport would keep it until the loop's turn ends. What the socket does
-        not take is the transport's, as everything is while it still has something of the request before.
-        """
+        """Send the request; `fresh` when this connection was opened for it just now."""
         body = exchange.body
         head = exchange.frontend.head + b"%d\r\n\r\n" % body.nbytes
         self._reused = not fresh
         self.exchange = exchange
         self._reading = exchange.response
         exchange.connection = self
-        transport = self._transport
-        if transport is not None and not transport.is_closing():
+        try:
+            taken = os.writev(self._number, (head, body))
+        except BlockingIOError:
             taken = 0
-            if not transport.get_write_buffer_size():
-                with contextlib.suppress(OSError):  # full, or broken: the transport waits, or finds out
-                    taken = os.writev(self._number, (head, body))
-            if taken < len(head) + body.nbytes:
-                transport.writelines((head[taken:], body[max(0, taken - len(head)) :]))
-        exchange.sent_ns = time.monotonic_ns()
-
-    def data_received(self, data: bytes) -> None:
-        """Feed the response, and tell the owner of its first token and its outcome."""
-        response = self._reading
-        if response is not None and response.skims and response.skim(data):
+        except OSError as problem:
+            exchange.sent_ns = time.monotonic_ns()
+            self._end(str(problem))
             return
+        exchange.sent_ns = time.monotonic_ns()
+        acknowledge_at_once(self._socket, at_once=self.frontend.waits)
+        if taken < len(head) + body.nbytes:
+            self._unsent = _after([memoryview(head), body], taken)
+            self._loop.rewatch(self._number, EPOLLIN | EPOLLOUT)
+
+    def ready(self, events: int) -> None:
+        """Read what came, and tell the owner of the first token and the outcome; send what waited for its turn."""
+        if self._unsent and events & EPOLLOUT:
+            self._send_rest()
+            if events == EPOLLOUT:
+                return
+        try:
+            data = os.read(self._number, _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            self._end(str(problem))
+            return
+        response = self._reading
+        if response is not None and response.skims and data and response.skim(data):
+            if self._gathers and data.find(FINISH) >= 0:
+                self._gather(0)
+            return
+        self._take(response, data)
+
+    def _take(self, response: Response | None, data: bytes) -> None:
         now_ns = time.monotonic_ns()
-        exchange = self.exchange
+        if not data:
+            self._end("")
+            return
         if response is None:
             self.close()  # a byte that nobody asked for: the connection is out of step
             return
+        if self._gathers:
+            self._gather(0)
+        exchange = self.exchange
         response.feed(data, now_ns)
         if exchange is not None:
             if response.first_ns and not exchange.first_told:
                 exchange.first_told = True
                 self._owner.first_token(exchange)
+                if not response.done:
+                    self._begun()
             if response.done:
+                if response.ended and not response.error:
+                    self.frontend.learn_tail(data)
                 self.exchange = None
                 self.draining_since_ns = now_ns
                 self._owner.finished(exchange)
         if response.done:
             self._settle(response)
 
+    def _begun(self) -> None:
+        """The first token is there and more are to come."""
+        if self._loop.dense:
+            self._rests = True
+            self._loop.rest(self._number)
+        frontend = self.frontend
+        if not frontend.waits and frontend.tail_bytes:
+            self._gather(frontend.tail_bytes)
+        elif frontend.waits and frontend.trials:
+            frontend.trials -= 1
+            Trial(self._loop, self, self._socket)
+
+    def _gather(self, least_bytes: int) -> None:
+        """Have the kernel gather so many bytes before it says that there is something to read; 0 = say it at once.
+
+        As many as an answer ends with come in at its end, which is so seen at once, and what is before it in few reads.
+        """
+        self._gathers = least_bytes > 0
+        self._socket.setsockopt(SOL_SOCKET, SO_RCVLOWAT, least_bytes or 1)
+
+    def look(self) -> None:
+        """Read what was gathered; where that ends the answer, it ended with less than any before it."""
+        response, least_bytes = self._reading, self.frontend.tail_bytes
+        if self._gathers and response is not None:
+            before_bytes = response.received_bytes
+            self.ready(EPOLLIN)
+            if response.done and response.received_bytes - before_bytes < least_bytes:
+                self.frontend.forget_tails()
+
+    def _send_rest(self) -> None:
+        try:
+            taken = os.writev(self._number, self._unsent)
+        except OSError:
+            return  # full again; or broken, which is what the next read says
+        self._unsent = _after(self._unsent, taken)
+        if not self._unsent:
+            self._loop.rewatch(self._number)
+
     def _settle(self, response: Response) -> None:
-        if not response.keep_alive or (response.error and not response.ended):
+        if not response.keep_alive or (response.error and not response.ended) or self._unsent:
             self.close()
         elif response.ended:
             self._reading = None
+            self._rouse()
             self._owner.idle(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """End the exchange: by the proper end of a message, as stale, or as a failure."""
-        exchange, self.exchange, self._reading = self.exchange, None, None
-        self._owner.lost(self)
+    def _rouse(self) -> None:
+        if self._rests:
+            self._rests = False
+            self._loop.rouse(self._number)
+
+    def _end(self, why: str) -> None:
+        """The connection has ended, and with it the exchange: properly, as stale, or as a failure."""
+        exchange, self.exchange = self.exchange, None
+        self.close()
         if exchange is None:
             return
         now_ns = time.monotonic_ns()
@@ -157,10 +224,25 @@ class Connection(asyncio.Protocol):
         if self._reused and unanswered:
             self._owner.stale(exchange)  # goes out on a fresh connection, which is never stale: once at most
             return
-        exchange.response.connection_closed(now_ns, str(exc) if exc else "")
+        exchange.response.connection_closed(now_ns, why)
         self._owner.finished(exchange)
 
     def close(self) -> None:
         """Close at once, without waiting for unsent bytes."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.open:
+            self.open = False
+            self._reading, self._unsent = None, []
+            self._rouse()
+            self._loop.forget(self._number)
+            self._socket.close()
+            self._owner.lost(self)
+
+
+def _after(pieces: list[memoryview], taken: int) -> list[memoryview]:
+    """What is left of `pieces` after the first `taken` bytes."""
+    left = []
+    for piece in pieces:
+        if taken < piece.nbytes:
+            left.append(piece[taken:])
+        taken = max(0, taken - piece.nbytes)
+    return left

@@ -6,47 +6,52 @@ of an abstract UNIX socket there. It ends when it is told to or when its peer is
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
+import os
 import resource
 import sys
 import time
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
-from typing import cast
-
-import uvloop
+from typing import TYPE_CHECKING
 
 from dynamo_mlperf.load.channel import STOP, Event, IssueReader, Kind, pack_event
-from dynamo_mlperf.load.connection import Connection, Exchange, Frontend
+from dynamo_mlperf.load.connection import Connection, Exchange
+from dynamo_mlperf.load.loop import Loop
+from dynamo_mlperf.load.opening import Frontend, Opening, Warming
 from dynamo_mlperf.load.requests import RequestsFile
 from dynamo_mlperf.load.response import TOKEN_ID_BYTES, Response
 from dynamo_mlperf.load.spec import MeasureSpec, read_spec
 from dynamo_mlperf.load.vitals import TICK_S, Vitals
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _DRAIN_NS = 5_000_000_000
 """A message whose end does not follow its `[DONE]` within this time costs the connection, not the request."""
 
-_WARM_TIMEOUT_S = 10.0
-_OPENED_AT_ONCE = 128
-"""Fewer than any listening socket lets wait (somaxconn is 4096 today, and was 128)."""
+_LOOK_TICKS = 5
+"""What is gathered for longer than so many ticks is read: the end of an answer may be shorter than any before it."""
 
+_WARM_TIMEOUT_S = 10.0
 _STOP_ORDER = int.from_bytes(STOP[:4], sys.byteorder)
 _NS = 1_000_000_000
+_RECEIVE_BYTES = 16_384
 
 
-class Client(asyncio.Protocol):
+class Client:
     """Sends what the LoadGen process issues and reports what becomes of it.
 
     Args:
         spec: The measurement.
         index: Which of the client processes this is; frontends are taken in turn from there.
         bodies: Request bodies by sample index.
+        peer: Connected to the LoadGen process, without a timeout.
     """
 
-    def __init__(self, spec: MeasureSpec, index: int, bodies: RequestsFile) -> None:
-        self.closed = asyncio.Event()
+    def __init__(self, spec: MeasureSpec, index: int, bodies: RequestsFile, peer: socket) -> None:
+        self.loop = Loop(self._tick, self._flush, int(TICK_S * _NS))
         self._spec = spec
         self._bodies = bodies
         self._timeout_ns = int(spec.timeout_s * _NS)
@@ -55,26 +60,29 @@ class Client(asyncio.Protocol):
         self._turn = index
         self._in_flight: dict[int, Exchange] = {}
         self._draining: dict[Connection, None] = {}
-        self._connecting: set[asyncio.Task[None]] = set()
         self._issues = IssueReader()
         self._outbox: list[bytes] = []
-        self._peer: asyncio.Transport | None = None
+        self._peer = peer
         self._opened = 0
+        self._ticks = 0
         self._retried = 0
         self._vitals = Vitals()
+        self._warming: Warming | None = None
+        self._warm_until_ns = 0
+        self.loop.watch(peer.fileno(), self)
 
     # -- the LoadGen process --
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way back."""
-        self._peer = cast("asyncio.Transport", transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The LoadGen process is gone, and so is this one's purpose."""
-        self.closed.set()
-
-    def data_received(self, data: bytes) -> None:
-        """Send the requests that were issued."""
+    def ready(self, events: int) -> None:  # noqa: ARG002 - the loop's signature
+        """Send the requests that were issued; without the LoadGen process this one has no purpose."""
+        try:
+            data = os.read(self._peer.fileno(), _RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            data = b""
+        if not data:
+            self.loop.running = False
         for order, sample, issued_ns in self._issues.feed(data):
             if order == _STOP_ORDER:
                 self._stop()
@@ -82,60 +90,60 @@ class Client(asyncio.Protocol):
                 self._issue(order, sample, issued_ns)
 
     def _emit(self, event: Event) -> None:
-        if not self._outbox:
-            asyncio.get_running_loop().call_soon(self._flush)
         self._outbox.append(pack_event(event))
 
     def _flush(self) -> None:
-        batch, self._outbox = self._outbox, []
-        if self._peer is not None and not self._peer.is_closing():
-            self._peer.write(b"".join(batch) if len(batch) > 1 else batch[0])
+        """Say what there is to say; what the socket does not take waits for the next turn."""
+        if not self._outbox:
+            return
+        batch = b"".join(self._outbox)
+        try:
+            taken = os.write(self._peer.fileno(), batch)
+        except BlockingIOError:
+            taken = 0
+        except OSError:  # it is gone, as reading will find
+            taken = len(batch)
+        self._outbox = [batch[taken:]] if taken < len(batch) else []
 
     def _stop(self) -> None:
         account = {
             **self._vitals.account(),
+            "rested": self.loop.rested,
             "retried_connections": self._retried,
             "connections_opened": self._opened,
         }
         self._emit(Event(Kind.ACCOUNT, 0, tail=json.dumps(account).encode()))
-        self._flush()
-        if self._peer is not None:
-            self._peer.close()
 
-    # -- requests --
+    # -- connections --
 
-    async def warm(self) -> None:
-        """Open connections before the clock starts, then say so; those that cannot be opened are no error yet."""
+    def warm(self) -> None:
+        """Begin to open connections; once that is over the LoadGen process is told and the clock may start."""
         count = self._spec.warm_connections
         picks = [self._frontends[(self._turn + turn) % len(self._frontends)] for turn in range(count)]
-        places = asyncio.Semaphore(_OPENED_AT_ONCE)
 
-        async def in_turn(frontend: Frontend) -> Connection:
-            async with places:
-                return await self._open(frontend)
+        def open_one(frontend: Frontend, opened: Callable[[], None], failed: Callable[[str], None]) -> Opening:
+            def adopt(sock: socket) -> None:
+                frontend.idle.append(self._adopt(frontend, sock))
+                opened()
 
-        opening = [asyncio.ensure_future(in_turn(frontend)) for frontend in picks]
-        await asyncio.wait(opening, timeout=_WARM_TIMEOUT_S)
-        refused = ""
-        for task in opening:
-            if not task.done():
-                task.cancel()
-                refused = f"no connection within {_WARM_TIMEOUT_S:g} s"
-            elif problem := task.exception():
-                refused = str(problem)
-            else:
-                task.result().frontend.idle.append(task.result())
+            return Opening(self.loop, frontend, adopt, failed)
+
+        self._warm_until_ns = time.monotonic_ns() + int(_WARM_TIMEOUT_S * _NS)
+        self._warming = Warming(open_one, picks, self._warmed)
+        self._warming.fill()
+
+    def _warmed(self, problem: str) -> None:
+        self._warming = None
         self._bodies.prefetch()
         gc.freeze()
         self._vitals.start()
-        asyncio.get_running_loop().call_later(TICK_S, self._tick)
-        self._emit(Event(Kind.READY, self._opened, tail=refused.encode()))
+        self._emit(Event(Kind.READY, self._opened, tail=problem.encode()))
 
-    async def _open(self, frontend: Frontend) -> Connection:
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: Connection(self, frontend), frontend.host, frontend.port)
+    def _adopt(self, frontend: Frontend, sock: socket) -> Connection:
         self._opened += 1
-        return connection
+        return Connection(self, self.loop, frontend, sock)
+
+    # -- requests --
 
     def _issue(self, order: int, sample: int, issued_ns: int) -> None:
         frontend = self._frontends[self._turn % len(self._frontends)]
@@ -143,32 +151,26 @@ class Client(asyncio.Protocol):
         response = Response(keep_text=self._spec.keep_text, keep_ids=self._spec.keep_token_ids)
         exchange = Exchange(order, sample, issued_ns, frontend, self._bodies[sample], response)
         self._in_flight[order] = exchange
-        while frontend.idle:
-            connection = frontend.idle.pop()
-            if connection.usable:
-                connection.send(exchange, fresh=False)
-                return
-        self._send_fresh(exchange)
+        if frontend.idle:
+            frontend.idle.pop().send(exchange, fresh=False)
+        else:
+            self._send_fresh(exchange)
 
     def _send_fresh(self, exchange: Exchange) -> None:
-        task = asyncio.ensure_future(self._connect_and_send(exchange))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        frontend = exchange.frontend
 
-    async def _connect_and_send(self, exchange: Exchange) -> None:
-        try:
-            connection = await self._open(exchange.frontend)
-        except OSError as problem:
+        def opened(sock: socket) -> None:
+            connection = self._adopt(frontend, sock)
+            if exchange.order in self._in_flight:
+                connection.send(exchange, fresh=True)
+            else:  # its deadline came first
+                frontend.idle.append(connection)
+
+        def failed(problem: str) -> None:
             exchange.response.error = f"no connection: {problem}"
             self.finished(exchange)
-            return
-        if exchange.order not in self._in_flight:  # its deadline came first
-            exchange.frontend.idle.append(connection)
-        elif connection.usable:
-            connection.send(exchange, fresh=True)
-        else:
-            exchange.response.error = "no connection: closed as soon as it was open"
-            self.finished(exchange)
+
+        Opening(self.loop, frontend, opened, failed)
 
     # -- what connections tell --
 
@@ -222,13 +224,21 @@ class Client(asyncio.Protocol):
             connection.frontend.idle.remove(connection)
 
     def _tick(self) -> None:
-        self._vitals.tick()
-        self._sweep()
-        asyncio.get_running_loop().call_later(TICK_S, self._tick)
-
-    def _sweep(self) -> None:
-        """Fail what is past its deadline; requests are in the order of their issue, so the oldest come first."""
         now_ns = time.monotonic_ns()
+        if self._warming is not None:
+            if now_ns > self._warm_until_ns:
+                self._warming.stop(f"no connection within {_WARM_TIMEOUT_S:g} s")
+            return
+        self._vitals.tick()
+        self._fail_late(now_ns)
+        self._ticks += 1
+        if self._ticks % _LOOK_TICKS == 0:
+            for exchange in list(self._in_flight.values()):
+                if exchange.connection is not None:
+                    exchange.connection.look()
+
+    def _fail_late(self, now_ns: int) -> None:
+        """Fail what is past its deadline; requests are in the order of their issue, so the oldest come first."""
         late = []
         for exchange in self._in_flight.values():
             if now_ns - exchange.issued_ns < self._timeout_ns:
@@ -257,22 +267,18 @@ def _allow_many_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _serve(spec: MeasureSpec, index: int, name: str) -> None:
-    bodies = RequestsFile(spec.requests)
-    peer = socket(AF_UNIX, SOCK_STREAM)
-    peer.connect(f"\0{name}")
-    peer.settimeout(0)
-    client = Client(spec, index, bodies)
-    await asyncio.get_running_loop().create_unix_connection(lambda: client, sock=peer)
-    await client.warm()
-    await client.closed.wait()
-
-
 def main(arguments: list[str]) -> None:
     """Run one client process until its peer ends it."""
     spec_path, index, name = arguments
     _allow_many_connections()
-    uvloop.run(_serve(read_spec(Path(spec_path)), int(index), name))
+    spec = read_spec(Path(spec_path))
+    bodies = RequestsFile(spec.requests)
+    peer = socket(AF_UNIX, SOCK_STREAM)
+    peer.connect(f"\0{name}")
+    peer.settimeout(0)
+    client = Client(spec, int(index), bodies, peer)
+    client.warm()
+    client.loop.run()
 
 
 if __name__ == "__main__":

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+import contextlib
+import socket
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo_mlperf.benchmark.rules import Reduction, benchmark
 from dynamo_mlperf.load import http_worker
-from dynamo_mlperf.load.bodies import chat_body
-from dynamo_mlperf.load.channel import ISSUE, STOP, Event, EventReader, Kind
-from dynamo_mlperf.load.http_worker import Client
-from dynamo_mlperf.load.requests import RequestsFile, write_requests
-from dynamo_mlperf.load.settings import build_settings
-from dynamo_mlperf.load.spec import MeasureSpec
+from dynamo_mlperf.load.channel import Kind
 from dynamo_mlperf.load.workers import least_loaded
 from tests.fakes.oracle import Oracle
+from tests.load.client_in_thread import ClientInThread
 
 
 @given(in_flight=st.lists(st.integers(0, 5), min_size=1, max_size=6), turn=st.integers(0, 50))
@@ -31,73 +28,65 @@ def test_a_query_goes_where_least_is_in_flight(in_flight: list[int], turn: int) 
     assert all(in_flight[position] > in_flight[chosen] for position in before)
 
 
-class Peer(asyncio.Transport):
-    """The LoadGen process's end: keeps the events."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.events: list[Event] = []
-        self._reader = EventReader()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.events += self._reader.feed(bytes(data))
-
-    def is_closing(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    def ended(self) -> list[Event]:
-        return [event for event in self.events if event.kind in (Kind.DONE, Kind.FAILED)]
-
-
-async def _until(done: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not done():  # noqa: ASYNC110 - what is waited for happens in the oracle's thread
-            await asyncio.sleep(0.01)
-
-
-def _client(directory: Path, port: int, text: str) -> tuple[Client, Peer]:
-    rules = benchmark("qwen3-vl-235b-a22b")
-    write_requests(directory / "requests", [chat_body("m", [{"role": "user", "content": text}], 9)])
-    settings = build_settings(rules, "Server", 1, 1, Reduction(1, 1, 90), "performance", 20)
-    spec = MeasureSpec(settings, directory / "requests", (("127.0.0.1", port),), directory)
-    client, peer = Client(spec, 0, RequestsFile(directory / "requests")), Peer()
-    client.connection_made(peer)
-    return client, peer
-
-
 def test_a_connection_is_used_again_after_its_message_has_ended(tmp_path: Path) -> None:
-    async def scenario(port: int) -> list[Event]:
-        client, peer = _client(tmp_path, port, "hello")
-        await client.warm()
+    with Oracle() as oracle, ClientInThread(tmp_path, oracle.port, ["hello"]) as client:
         for order in range(3):
-            client.data_received(ISSUE.pack(order, 0, 2**62))
-            await _until(lambda: len(peer.ended()) == order + 1)  # noqa: B023 - awaited within the loop
-            await asyncio.sleep(0.02)
-        client.data_received(STOP)
-        return peer.events
-
-    with Oracle() as oracle:
-        events = asyncio.run(scenario(oracle.port))
+            client.issue((order, 0))
+            client.ended(order + 1)
+        assert [event.order for event in client.of(Kind.DONE)] == [0, 1, 2]
+        assert b'"connections_opened": 2' in client.account()
         assert oracle.stats().connections == 2  # the two that were opened before the clock
-    assert [event.order for event in events if event.kind == Kind.DONE] == [0, 1, 2]
-    assert events[-1].kind == Kind.ACCOUNT
+
+
+def test_more_requests_than_connections_open_their_own(tmp_path: Path) -> None:
+    with Oracle() as oracle, ClientInThread(tmp_path, oracle.port, ["hello"]) as client:
+        client.issue(*((order, 0) for order in range(40)))
+        ended = client.ended(40)
+        assert {event.kind for event in ended} == {Kind.DONE}
+        assert b'"connections_opened": 40' in client.account()
+        assert oracle.stats().connections == 40
 
 
 def test_a_message_that_never_ends_costs_the_connection_and_not_the_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_worker, "_DRAIN_NS", 1)
+    with Oracle() as oracle, ClientInThread(tmp_path, oracle.port, ["fault=no-end"]) as client:
+        client.issue((0, 0))
+        ended = client.ended(1)
+        deadline = time.monotonic() + 120
+        while oracle.stats().closed < 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert oracle.stats().closed == 1
+    assert [(event.kind, event.output_tokens) for event in ended] == [(Kind.DONE, 8)]
 
-    async def scenario(oracle: Oracle) -> Peer:
-        client, peer = _client(tmp_path, oracle.port, "fault=no-end")
-        await client.warm()
-        client.data_received(ISSUE.pack(0, 0, 2**62))
-        await _until(lambda: oracle.stats().closed == 1)
-        return peer
 
-    with Oracle() as oracle:
-        peer = asyncio.run(scenario(oracle))
-    assert [(event.kind, event.output_tokens) for event in peer.ended()] == [(Kind.DONE, 8)]
+def test_a_body_that_no_socket_takes_at_once_arrives_whole(tmp_path: Path) -> None:
+    with Oracle() as oracle, ClientInThread(tmp_path, oracle.port, ["x" * 30_000_000, "short"]) as client:
+        for order in range(3):
+            client.issue((order, order % 2))
+            client.ended(order + 1)
+        assert oracle.stats().requests == 3
+    assert [(event.kind, event.output_tokens) for event in client.ended(3)] == [(Kind.DONE, 8)] * 3
+
+
+def _closes_each(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            listener.accept()[0].close()
+
+
+def test_a_fresh_connection_that_is_closed_at_once_is_a_failure(tmp_path: Path) -> None:
+    """Neither sent again nor waited for: only a connection that was used before may have been closed meanwhile."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closing = threading.Thread(target=_closes_each, args=(listener,))
+        closing.start()
+        with ClientInThread(tmp_path, listener.getsockname()[1], ["hello"]) as client:
+            time.sleep(0.1)  # the warm connections are closed by now, or found so when they are used
+            for order in range(4):
+                client.issue((order, 0))
+                client.ended(order + 1)
+        listener.shutdown(socket.SHUT_RDWR)
+        closing.join(60)
+    assert [event.kind for event in client.events if event.kind != Kind.READY] == [Kind.FAILED] * 4
+    assert client.events[-1].tail.startswith(b"connection lost after 0 bytes of the answer")

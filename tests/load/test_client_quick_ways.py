@@ -1,25 +1,13 @@
-"""The client's quick ways say what its careful ones do: known heads, whole reads, large bodies, figures in one go."""
+"""The client's quick ways say what its careful ones do: known heads, whole reads, figures in one go."""
 
 from __future__ import annotations
-
-import asyncio
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamo_mlperf.benchmark.rules import Reduction, benchmark
 from dynamo_mlperf.load.account import Histogram
-from dynamo_mlperf.load.bodies import chat_body
-from dynamo_mlperf.load.channel import ISSUE, Event, EventReader, Kind
-from dynamo_mlperf.load.connection import Connection, Frontend
-from dynamo_mlperf.load.http_worker import Client
-from dynamo_mlperf.load.requests import RequestsFile, write_requests
 from dynamo_mlperf.load.response import Response
-from dynamo_mlperf.load.settings import build_settings
-from dynamo_mlperf.load.spec import MeasureSpec
-from tests.fakes.oracle import Oracle
 
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":17,"completion_tokens":3}}\n\n'
@@ -93,73 +81,3 @@ def test_a_histogram_of_many_at_once_is_that_of_each(values: list[float], share:
     single, together = one.percentile(share), all_at_once.percentile(share)
     assert (single is None) == (together is None)
     assert together == pytest.approx(single, rel=0.011) if single is not None else together is None
-
-
-class Peer(asyncio.Transport):
-    """The LoadGen process's end: keeps the ends of requests."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ended: list[Event] = []
-        self._reader = EventReader()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.ended += [event for event in self._reader.feed(bytes(data)) if event.kind in (Kind.DONE, Kind.FAILED)]
-
-    def is_closing(self) -> bool:
-        return False
-
-
-def _client(directory: Path, port: int, texts: list[str]) -> tuple[Client, Peer]:
-    bodies = [chat_body("m", [{"role": "user", "content": text}], 9) for text in texts]
-    write_requests(directory / "requests", bodies)
-    reduction = Reduction(1, len(texts), 90)
-    settings = build_settings(benchmark("qwen3-vl-235b-a22b"), "Server", 1, len(texts), reduction, "performance", 20)
-    spec = MeasureSpec(settings, directory / "requests", (("127.0.0.1", port),), directory)
-    client, peer = Client(spec, 0, RequestsFile(directory / "requests")), Peer()
-    client.connection_made(peer)
-    return client, peer
-
-
-async def _ended(peer: Peer, count: int) -> list[Event]:
-    async with asyncio.timeout(120):
-        while len(peer.ended) < count:  # noqa: ASYNC110 - what is waited for happens in the oracle's thread
-            await asyncio.sleep(0.01)
-    return peer.ended
-
-
-def test_a_body_that_no_socket_takes_at_once_arrives_whole(tmp_path: Path) -> None:
-    async def scenario(port: int) -> list[Event]:
-        client, peer = _client(tmp_path, port, ["x" * 30_000_000, "short"])
-        await client.warm()
-        for order in range(3):
-            client.data_received(ISSUE.pack(order, order % 2, 2**62))
-            await _ended(peer, order + 1)
-        return peer.ended
-
-    with Oracle() as oracle:
-        ended = asyncio.run(scenario(oracle.port))
-        assert oracle.stats().requests == 3
-    assert [(event.kind, event.output_tokens) for event in ended] == [(Kind.DONE, 8)] * 3
-
-
-def test_a_connection_that_is_gone_before_it_could_be_used_is_a_failure_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened = Client._open
-
-    async def open_and_lose(client: Client, frontend: Frontend) -> Connection:
-        connection = await opened(client, frontend)
-        connection.close()
-        await asyncio.sleep(0.05)
-        return connection
-
-    async def scenario(port: int) -> list[Event]:
-        client, peer = _client(tmp_path, port, ["hello"])
-        monkeypatch.setattr(Client, "_open", open_and_lose)
-        client.data_received(ISSUE.pack(0, 0, 2**62))
-        return await _ended(peer, 1)
-
-    with Oracle() as oracle:
-        ended = asyncio.run(scenario(oracle.port))
-    assert (ended[0].kind, ended[0].tail) == (Kind.FAILED, b"no connection: closed as soon as it was open")

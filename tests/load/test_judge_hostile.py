@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -19,6 +20,7 @@ from dynamo_mlperf.load.logs import DETAIL, SUMMARY
 from dynamo_mlperf.load.settings import below_rules, build_settings
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.record import TransferEvidence
+from tests.fakes.odd_files import ODD
 from tests.fakes.oracle import Script
 from tests.load.test_judge_directory import INTERACTIVE, _as_if_full, _endpoints, _run, _series, _short_copy, texts
 
@@ -310,6 +312,26 @@ def test_a_spoilt_run_of_ours_is_no_measurement(ours: Path, name: str) -> None:
     with pytest.raises(MeasureError) as caught:
         judge_directory(ours)
     assert ("without its" in caught.value.what) == name.startswith("no ")
+
+
+@pytest.mark.loadgen
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("topology.yaml", "verdict.json", "evidence.json", "commands.jsonl", "measure.json"),
+        *("loadgen/queries.csv", "loadgen/client.json", f"loadgen/{DETAIL}"),
+    ],
+)
+def test_an_odd_file_in_the_place_of_a_record_is_no_measurement(ours: Path, file: str, odd: str) -> None:
+    """None is waited for or read without end, and none hides what the record said."""
+    path = ours / file
+    path.unlink(missing_ok=True)
+    ODD[odd](path)
+    found = "no measurement"
+    with contextlib.suppress(MeasureError):
+        found = judge_directory(ours).verdict
+    assert found in ("no measurement", "FAILED")
 
 
 @pytest.mark.loadgen
