@@ -139,6 +139,9 @@ class Site(StrictModel):
         default="gres", description="How `submit` asks for GPUs: --gres=gpu:N, --gpus-per-node=N, or not at all"
     )
     mpi: Word | None = Field(default=None, description="srun's --mpi for engines, such as pmix; left out, the default")
+    step_start_s: Annotated[int, Field(ge=2, le=3600)] = Field(
+        default=60, description="Seconds within which Slurm must start each step of a job; more where a prolog is slow"
+    )
     head_cores: Annotated[int, Field(ge=0, le=4096)] | None = Field(
         default=None,
         description="Cores of the head's node that workers leave to frontends, load client and controller, where numa "

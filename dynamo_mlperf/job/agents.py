@@ -34,6 +34,7 @@ class NodeAgents:
         self._events = events
         self._run_id = run_id
         self._agents: dict[int, _Agent] = {}
+        self._hosts: dict[int, str] = {}
 
     def start(self, nodes: Sequence[Node], local_path: Path) -> None:
         """Start one on each node; what it says first is read by `facts`."""
@@ -48,6 +49,7 @@ class NodeAgents:
                 output=self._paths.logs / f"{name}.jsonl",
                 agent=True,
             )
+            self._hosts[node.position] = node.host
             self._agents[node.position] = _Agent(self._supervisor.start(command, Layer.AGENT, may_end=True))
 
     def facts(self, say: Callable[[str], None]) -> dict[int, MachineFacts]:
@@ -148,19 +150,24 @@ class NodeAgents:
                     if answer is not None:
                         found[position] = answer
                     elif agent.child.poll() is not None:
-                        raise SetupError(
-                            f"{what} failed: {self._supervisor.obituary(agent.child)}",
-                            f"read {agent.child.command.log}",
-                        )
+                        cause = self._supervisor.cause_of(agent.child)
+                        raise SetupError(f"{what} failed: {cause.what}", cause.action)
             if say is not None:
                 say(f"{len(found)} of {len(asked)} nodes looked at")
             return True if len(found) == len(asked) else None
 
-        def late() -> str:
-            missing = [str(position) for position in asked if position not in found]
-            return f"{what}: no answer of node {', '.join(missing)} after {ANSWER_S:g} s"
+        def late() -> SetupError:
+            missing = [position for position in asked if position not in found]
+            named = ", ".join(f"node {position} ({self._hosts[position]})" for position in missing[:SHOWN_PAIRS])
+            more = f" and {len(missing) - SHOWN_PAIRS} more" if len(missing) > SHOWN_PAIRS else ""
+            return SetupError(
+                f"{what}: no answer of {named}{more} after {patience_s:g} s",
+                f"see whether that node and Slurm are well: scontrol show node {self._hosts[missing[0]]}; or leave it "
+                f"out: sbatch --exclude={self._hosts[missing[0]]}",
+            )
 
-        self._supervisor.wait_for(turn, ANSWER_S, late)
+        patience_s = ANSWER_S + self._supervisor.start_s
+        self._supervisor.wait_for(turn, patience_s, late)
         return dict(sorted(found.items()))
 
 

@@ -62,7 +62,7 @@ class Deployment:
     def __post_init__(self) -> None:
         self.losses = Losses(self.job, self.endpoints, self.ids, self._start_engine)
         self._starts: Counter[str] = Counter()
-        self._listing_watched = False
+        self._listing: ListingWatch | None = None
         self._canary_bodies: Sequence[bytes] = ()
         self.shares = self._shares()
 
@@ -144,6 +144,8 @@ class Deployment:
         self.job = job
         self.endpoints = replace(self.endpoints, plan=job.plan)
         self.losses.follow(job, self.endpoints)
+        if self._listing is not None:
+            self._listing.endpoints = self.endpoints
         self.shares = self._shares()
 
     def restart(self, workers: Collection[str]) -> None:
@@ -188,9 +190,9 @@ class Deployment:
         wait_until_healthy(gate, tuple(self.ids))
         self.ids.update(wait_until_listed(gate))
         self.job.events.add("workers_listed", workers=len(self.ids), processes=len(self.endpoints.processes))
-        if not self._listing_watched:
-            self.job.supervisor.watch(ListingWatch(self.endpoints, self.ids).look)
-            self._listing_watched = True
+        if self._listing is None:
+            self._listing = ListingWatch(self.endpoints, self.ids)
+            self.job.supervisor.watch(self._listing.look)
         return self.ids
 
     def prove(self, ids: Mapping[str, int], bodies: Sequence[bytes]) -> dict[str, Any]:
@@ -226,8 +228,9 @@ class Deployment:
             asked.clear()
             return True if response.ok and b"true" in response.body else None
 
+        patience_s = STORE_S + self.job.supervisor.start_s
         self.job.supervisor.wait_for(
-            look, STORE_S, lambda: f"etcd does not answer at {self.endpoints.etcd_url} after {STORE_S:g} s"
+            look, patience_s, lambda: f"etcd does not answer at {self.endpoints.etcd_url} after {patience_s:g} s"
         )
 
     def _environment(self, node: Node) -> dict[str, str]:

@@ -106,7 +106,7 @@ class EndpointsProcess:
         finally:
             self._forget_live()
         if status != 0 and not self._enough:
-            raise MeasureError(self._place.supervisor.obituary(child), f"read {self._command.log}")
+            raise self._place.supervisor.cause_of(child, MeasureError)
         return not self._enough
 
     def _turn(self, child: Child) -> int | None:

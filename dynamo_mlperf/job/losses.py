@@ -115,7 +115,7 @@ class Losses:
             ServingError: No worker is left, or the deployment has not stood yet.
         """
         if not self.open:
-            raise ServingError(self._job.supervisor.obituary(child), f"read {child.command.log}")
+            raise self._job.supervisor.cause_of(child)
         if child not in self._children[process.name]:
             return  # another child of a replica that was given up already
         job, policy = self._job, dict(self._job.topology.roles.present())[process.first.role].on_worker_loss

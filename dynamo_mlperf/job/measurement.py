@@ -168,7 +168,7 @@ def run_loadgen(place: LoadPlace, test: LoadTest, spec: Path, watch: Watch | Non
         cwd=test.load_dir,
     )
     child = place.supervisor.start(command, Layer.LOAD, may_end=True)
-    pulse = Pulse(SILENT_S)
+    pulse = Pulse(SILENT_S + place.supervisor.start_s)
     status = place.supervisor.wait_for(
         lambda: _look(place, test, child, pulse, watch), float("inf"), lambda: "LoadGen never ends"
     )
@@ -176,7 +176,7 @@ def run_loadgen(place: LoadPlace, test: LoadTest, spec: Path, watch: Watch | Non
         place.supervisor.terminate(child, END_S)
         return False
     if status != 0:
-        raise MeasureError(place.supervisor.obituary(child), f"read {command.log}")
+        raise place.supervisor.cause_of(child, MeasureError)
     return True
 
 

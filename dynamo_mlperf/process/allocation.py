@@ -12,6 +12,7 @@ from dynamo_mlperf.process.child import Child, adopt_orphans, kill_descendants
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dynamo_mlperf.errors import SetupError
     from dynamo_mlperf.process.command import Command
 
 SETTLE_S = 1.5
@@ -46,12 +47,19 @@ class Allocation(Protocol):
     shares_memory: bool
     """Whether all nodes are one machine, where KV cache may move through shared memory."""
 
+    start_s: float
+    """How long a start may take beside what the program itself needs; a deadline for an answer of it adds this."""
+
     def bind(self, nodes: Sequence[Node]) -> None:
         """Take in the nodes with the addresses that were found on them."""
         ...
 
     def start(self, command: Command) -> Child:
         """Start the command on its node."""
+        ...
+
+    def refusal(self, child: Child) -> SetupError | None:
+        """Why the place did not start the program of one that has ended; None where it did."""
         ...
 
     def send(self, children: Sequence[Child], number: signal.Signals) -> None:
@@ -72,6 +80,7 @@ class LocalAllocation:
 
     kind = "local"
     shares_memory = True
+    start_s = 0.0
 
     def __init__(self, nodes: int) -> None:
         adopt_orphans()
@@ -84,6 +93,10 @@ class LocalAllocation:
     def start(self, command: Command) -> Child:
         """Start the command as a child of this process, whichever virtual node it belongs to."""
         return Child(command, command.argv, dict(command.env))
+
+    def refusal(self, child: Child) -> SetupError | None:  # noqa: ARG002 - of the protocol
+        """None: what cannot be started here is said by `start`."""
+        return None
 
     def send(self, children: Sequence[Child], number: signal.Signals) -> None:
         """Signal each child; SIGKILL goes to its whole process group, once those that it left have had a moment.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dynamo_mlperf.errors import ServingError
 from dynamo_mlperf.serving.counters import worker_id
 from dynamo_mlperf.serving.http import Request, Response
+from dynamo_mlperf.serving.sign_of_life import lost_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -113,9 +114,8 @@ class Gate:
         pages = self.fetch_each(places, "/metrics", "engine counters")
         for name, response in pages.items():
             if not response.ok:
-                raise ServingError(
-                    f"{name}: /metrics {response.problem or response.status}", f"read {self.log_of(name)}"
-                )
+                what = f"{name}: /metrics {response.problem or response.status}"
+                raise lost_nodes(self.endpoints, [name], what) or ServingError(what, f"read {self.log_of(name)}")
         return {name: response.body.decode() for name, response in pages.items()}
 
 
@@ -328,11 +328,14 @@ class ListingWatch:
 
     A starved process can lose its discovery entry and never registers again; requests would then fail or pile up on
     the others.
+
+    Attributes:
+        endpoints: Addresses; a sweep puts those of its next split in their place.
     """
 
     def __init__(self, endpoints: Endpoints, ids: Mapping[str, int]) -> None:
         """Watch the workers of `ids` (instance id by name); what the caller takes out of it is watched no more."""
-        self._endpoints = endpoints
+        self.endpoints = endpoints
         self._ids = ids
         self._next = time.monotonic() + LISTING_EVERY_S
         self._pending: Request | None = None
@@ -349,7 +352,7 @@ class ListingWatch:
                 return
             self._asked = dict(self._ids)
             self._pending = Request(
-                self._endpoints.frontend(self._endpoints.plan.frontends[0]), "/health", timeout_s=20.0
+                self.endpoints.frontend(self.endpoints.plan.frontends[0]), "/health", timeout_s=20.0
             )
         response = self._pending.poll()
         if response is None:
@@ -363,7 +366,8 @@ class ListingWatch:
         asked = {name: number for name, number in self._ids.items() if self._asked.get(name) == number}
         gone = [name for name, number in asked.items() if number not in found]
         if gone:
-            raise ServingError(
+            lost = lost_nodes(self.endpoints, gone, f"{shortened(gone)} is no longer listed by the frontend")
+            raise lost or ServingError(
                 f"{shortened(gone)} runs but is no longer listed by the frontend",
                 f"read logs/{gone[0]}.log; a starved process loses its lease",
             )

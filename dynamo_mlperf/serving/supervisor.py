@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
 
-from dynamo_mlperf.errors import ServingError, SetupError
+from dynamo_mlperf.errors import DynamoMlperfError, ServingError, SetupError
 from dynamo_mlperf.files import append_json_line
 from dynamo_mlperf.serving.engine_flags import refusal_in_log
 
@@ -63,6 +63,7 @@ class _Service:
     may_end: bool
     on_loss: Callable[[Child], None] | None = None
     ended: int | None = None
+    heard: bool = False
 
 
 class Supervisor:
@@ -98,6 +99,11 @@ class Supervisor:
         self._events.add("process_started", process=command.name, node=command.node, pid=child.pid)
         return child
 
+    @property
+    def start_s(self) -> float:
+        """What a deadline for the answer of something just started adds for its start."""
+        return self._allocation.start_s
+
     def watch(self, look: Callable[[], None]) -> None:
         """Have `look` called on every turn of the loop; it raises when what it watches has failed."""
         self._watches.append(look)
@@ -108,13 +114,19 @@ class Supervisor:
         Raises:
             Stopped: A signal asked for it.
             ServingError: A service ended, exit 0 included; names it, its node, how it ended and its last log lines.
+            SetupError: Anything that was started ended because the place did not start it; says why.
             ConfigError: It ended because it does not know a flag of the file; names the flag and the nearest it knows.
         """
         self._stop.check()
-        fallen = [service for service in self._services if self._note_end(service) and not service.may_end]
+        ended = [service for service in self._services if self._note_end(service)]
+        fallen = [service for service in ended if not service.may_end]
         if fallen:
             self.await_signal()
             self._judge_deaths(fallen)
+        for service in ended:
+            if not service.heard:
+                service.heard = True
+                self._refuse_unstarted(service.child)
         for look in self._watches:
             look()
 
@@ -128,11 +140,21 @@ class Supervisor:
         unforgiven = [service for service in fallen if service.on_loss is None]
         if unforgiven:
             first = min(unforgiven, key=lambda service: service.layer)
-            raise ServingError(self.obituary(first.child), f"read {first.child.command.log}")
+            raise self.cause_of(first.child)
         for service in fallen:
-            service.may_end = True
+            service.may_end = service.heard = True
             if service.on_loss is not None:
                 service.on_loss(service.child)
+
+    def _refuse_unstarted(self, child: Child) -> None:
+        refusal = self._allocation.refusal(child)
+        if refusal is not None:
+            self.await_signal()
+            raise refusal
+
+    def cause_of(self, child: Child, kind: type[DynamoMlperfError] = ServingError) -> DynamoMlperfError:
+        """What to raise where one has ended before its time: why it was not started, else, as `kind`, its obituary."""
+        return self._allocation.refusal(child) or kind(self.obituary(child), f"read {child.command.log}")
 
     def end(self, children: Sequence[Child]) -> None:
         """Kill processes whose end is then no failure: what is left of a replica that is lost."""
@@ -178,11 +200,13 @@ class Supervisor:
             self._stop.check()
             time.sleep(POLL_S)
 
-    def wait_for(self, probe: Callable[[], T | None], timeout_s: float, late: Callable[[], str]) -> T:
+    def wait_for(
+        self, probe: Callable[[], T | None], timeout_s: float, late: Callable[[], str | DynamoMlperfError]
+    ) -> T:
         """Turn until `probe` gives something.
 
         Raises:
-            ServingError: `timeout_s` went by; `late` says what was missing.
+            ServingError: `timeout_s` went by; `late` says what was missing, or gives another error to raise.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -191,7 +215,10 @@ class Supervisor:
             if found is not None:
                 return found
             if time.monotonic() > deadline:
-                raise ServingError(late(), "raise timeouts in the topology file if it only needs longer")
+                said = late()
+                if isinstance(said, str):
+                    raise ServingError(said, "raise timeouts in the topology file if it only needs longer")
+                raise said
             time.sleep(POLL_S)
 
     def pause(self, seconds: float) -> None:
@@ -210,25 +237,25 @@ class Supervisor:
         """Turn until all tasks have ended well.
 
         Raises:
-            SetupError: One ended badly (its log says why) or was not done in time.
+            SetupError: One was not started, ended badly (its log says why) or was not done in time.
         """
-        deadline = time.monotonic() + timeout_s
+        patience_s = timeout_s + self.start_s
+        deadline = time.monotonic() + patience_s
         while True:
             self.tick()
             states = {task.command.name: task.poll() for task in tasks}
             for task in tasks:
                 if task.poll() not in (None, 0):
+                    self._refuse_unstarted(task)
                     problem = _tail(task.command.log, TAIL_LINES) or f"ended with status {task.poll()}"
-                    host = self._allocation.nodes[task.command.node].host
-                    raise SetupError(f"{what} failed on node {task.command.node} ({host}):\n{problem}")
-            running = [name for name, state in states.items() if state is None]
+                    raise SetupError(f"{what} failed on {self._place_of(task.command)}:\n{problem}")
+            running = [task.command for task in tasks if states[task.command.name] is None]
             progress(len(running))
             if not running:
                 return
             if time.monotonic() > deadline:
-                raise SetupError(
-                    f"{what} not done after {timeout_s:g} s: {', '.join(running)}", f"read {tasks[0].command.log}"
-                )
+                named = ", ".join(f"{command.name} on {self._place_of(command)}" for command in running)
+                raise SetupError(f"{what} not done after {patience_s:g} s: {named}", f"read {running[0].log}")
             time.sleep(POLL_S)
 
     def stop_all(self) -> list[str]:
@@ -290,10 +317,12 @@ class Supervisor:
     def obituary(self, child: Child) -> str:
         """How a process ended, for people: its name, node, status or signal, and its last log lines."""
         command = child.command
-        host = self._allocation.nodes[command.node].host
         tail = _tail(command.log, TAIL_LINES)
         told = f"; its last lines:\n{tail}" if tail else "; it wrote no log"
-        return f"{command.name} on node {command.node} ({host}) {_ending(child.poll())}{told}"
+        return f"{command.name} on {self._place_of(command)} {_ending(child.poll())}{told}"
+
+    def _place_of(self, command: Command) -> str:
+        return f"node {command.node} ({self._allocation.nodes[command.node].host})"
 
 
 def _ending(status: int | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,18 +13,21 @@ from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.process.allocation import Node
 from dynamo_mlperf.process.child import Child, adopt_orphans, kill_descendants
 from dynamo_mlperf.process.command import inherited_environment
-from dynamo_mlperf.process.programs import run_program
+from dynamo_mlperf.process.programs import UnansweredError, run_program
+from dynamo_mlperf.site import Site
 from dynamo_mlperf.slurm.attach import live_job, refuse_neighbour, step_prefix
 from dynamo_mlperf.slurm.engine_step import changes_engines, engine_step
 from dynamo_mlperf.slurm.hostlist import expand
+from dynamo_mlperf.slurm.step_refusal import Held, held_by_others, is_busy, refused_words, step_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dynamo_mlperf.process.command import Command
-    from dynamo_mlperf.site import Site
 
 SLURM_ANSWER_S = 8.0
+SILENT_S = 30.0
+"""So long Slurm is not asked again once it has not answered: a stop asks it at each of its many rungs."""
 SHOWN_HOSTS = 4
 
 
@@ -100,7 +104,9 @@ class SlurmAllocation:
         # Another run may be under way in the same job: only steps of this name are ours to signal or to sweep.
         self.token = token or new_token()
         self._step_name = step_prefix(self.token)
-        self._site = site
+        self._silent_until = 0.0
+        self._site = site or Site()
+        self.start_s = float(self._site.step_start_s)
         self.nodes = tuple(Node(position, host, "", "", host) for position, host in enumerate(job.hosts))
         kept = ("SLURM_CONF", "SLURM_JOB_ID")
         self._srun_environment = {
@@ -130,12 +136,14 @@ class SlurmAllocation:
 
         `--overlap --mem=0` lets steps share the job's node at once: without them each waits for the one before.
         `--cpu-bind=none`: a cluster that binds by itself would give an engine, one task to Slurm, a single core.
+        `--immediate`: without it srun waits for a busy node without end.
         """
         step = [
             "srun",
             f"--jobid={self.job.job_id}",
             "--overlap",
             "--mem=0",
+            f"--immediate={self._site.step_start_s}",
             "--nodes=1",
             "--ntasks=1",
             "--cpu-bind=none",
@@ -147,11 +155,25 @@ class SlurmAllocation:
         ]
         if command.cwd:
             step.append(f"--chdir={command.cwd}")
-        if command.engine and self._site is not None and changes_engines(self._site):
+        if command.engine and changes_engines(self._site):
             engine = engine_step(self._site, command, inherited_environment())
             return [*step, *engine.options, *engine.argv]
         clean = [] if command.agent else ["-i"]
         return [*step, "env", *clean, *(f"{name}={value}" for name, value in command.env.items()), *command.argv]
+
+    def refusal(self, child: Child) -> SetupError | None:
+        """Why Slurm did not start the step of one that has ended; None where it did."""
+        words = refused_words(child.command.log) if child.poll() else ""
+        if not words:
+            return None
+        waited_s, node = time.monotonic() - child.started_s, self.nodes[child.command.node]
+        held = self._held_on(node.host) if is_busy(words) else Held()
+        step = f"{child.command.name} on node {node.position} ({node.host})"
+        return step_refusal(step, node.host, words, waited_s, held)
+
+    def _held_on(self, host: str) -> Held:
+        job = self._ask(["scontrol", "--details", "--oneliner", "show", "job", self.job.job_id])
+        return held_by_others(job, self._ask(["scontrol", "--oneliner", "show", "step", self.job.job_id]), host)
 
     def send(self, children: Sequence[Child], number: signal.Signals) -> None:
         """Signal the steps, all in one call: a signal to srun itself would not reach the engine."""
@@ -196,7 +218,12 @@ class SlurmAllocation:
 
     def _ask(self, argv: list[str]) -> str:
         """What Slurm answers; nothing where it does not, since stopping must go on without it: srun is killed then."""
+        if time.monotonic() < self._silent_until:
+            return ""
         try:
             return run_program(argv, timeout_s=SLURM_ANSWER_S, env=self._srun_environment).stdout
+        except UnansweredError:
+            self._silent_until = time.monotonic() + SILENT_S
+            return ""
         except SetupError:
             return ""

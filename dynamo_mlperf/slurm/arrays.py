@@ -37,7 +37,7 @@ class Sent:
 
 
 def largest_array() -> int:
-    """Jobs that one array may have: indices 0 to MaxArraySize - 1.
+    """Jobs that one array may have: indices 0 to MaxArraySize - 1, and the scheduler's max_array_tasks where it is set.
 
     Raises:
         SetupError: Slurm does not answer.
@@ -45,8 +45,10 @@ def largest_array() -> int:
     answer = ask(["scontrol", "show", "config"])
     if answer.status != 0:
         raise SetupError(f"scontrol show config: {answer.stderr.strip()[:200]}", "look whether Slurm is up: sinfo")
-    found = re.search(r"^MaxArraySize\s*=\s*([0-9]+)", answer.stdout, re.MULTILINE)
-    return max(1, int(found[1])) if found else DEFAULT_ARRAY
+    size = re.search(r"^MaxArraySize\s*=\s*([0-9]+)", answer.stdout, re.MULTILINE)
+    tasks = re.search(r"^SchedulerParameters\s*=.*\bmax_array_tasks=([0-9]+)", answer.stdout, re.MULTILINE)
+    limits = [int(found[1]) for found in (size, tasks) if found]
+    return max(1, min(limits, default=DEFAULT_ARRAY))
 
 
 def send_arrays(

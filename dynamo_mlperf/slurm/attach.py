@@ -65,6 +65,11 @@ class OtherRun:
     steps: int
 
 
+def is_ours(name: str) -> bool:
+    """Whether a step of this name is a run's, its controller's included."""
+    return _STEP.fullmatch(name) is not None
+
+
 def step_prefix(token: str) -> str:
     """How the names of a run's steps begin, but for its controller's."""
     return f"dmp-{token}-"
@@ -159,9 +164,13 @@ def parse_live_job(job_id: str, line: str, user: int) -> LiveJob:
         )
     gpus: dict[str, int] = {}
     for names, given in re.findall(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)", line):
-        count = sum(int(number) for number in _GPUS.findall(given))
-        gpus |= dict.fromkeys(expand(names), count)
+        gpus |= dict.fromkeys(expand(names), gpus_in(given))
     return LiveJob(_value(line, "JobId") or job_id, tuple(hosts), gpus, parse_end_time(line))
+
+
+def gpus_in(gres: str) -> int:
+    """How many GPUs Slurm's text of generic resources names: 2 for `gpu:a100:2(IDX:0-1)`."""
+    return sum(int(number) for number in _GPUS.findall(gres))
 
 
 def _value(line: str, key: str) -> str:
@@ -274,11 +283,11 @@ def _number(step: str) -> int:
     return int(number) if re.fullmatch("[0-9]{1,9}", number) else 0
 
 
-def controller_argv(job_id: str, host: str, name: str, program: Sequence[str]) -> list[str]:
+def controller_argv(job_id: str, host: str, name: str, program: Sequence[str], *, start_s: int) -> list[str]:
     """The `srun` command line of an attached controller; its standard input stays open, for the relay.
 
-    `--overlap --mem=0`: it shares its node with the engines' steps, and waits for none. `--quiet` leaves out srun's
-    remarks, not its errors.
+    `--overlap --mem=0`: it shares its node with the engines' steps, and waits for none; `--immediate`: nor for a busy
+    node without end. `--quiet` leaves out srun's remarks, not its errors.
     """
     return [
         "srun",
@@ -286,6 +295,7 @@ def controller_argv(job_id: str, host: str, name: str, program: Sequence[str]) -
         f"--jobid={job_id}",
         "--overlap",
         "--mem=0",
+        f"--immediate={start_s}",
         "--nodes=1",
         "--ntasks=1",
         "--cpu-bind=none",

@@ -26,13 +26,16 @@ def main(spec_file: str) -> int:
     for chunk in spec["chunks"]:
         try:
             executor = submitit.SlurmExecutor(folder=spec["folder"])
+            options = dict(spec["options"])
+            name = options.pop("job-name")  # else submitit's own name would stand behind it, and the last one holds
             executor.update_parameters(
+                job_name=name,
                 array_parallelism=spec["at_once"],
                 use_srun=False,
                 stderr_to_stdout=True,
                 time=None,  # what the options say, else the partition's own
                 wckey=None,
-                additional_parameters={"signal": NO_SIGNAL, **spec["options"]},
+                additional_parameters={"signal": NO_SIGNAL, **options},
             )
             jobs = executor.map_array(become, chunk)
         except (FailedJobError, FailedSubmissionError, RuntimeError, OSError) as problem:

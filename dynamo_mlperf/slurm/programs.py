@@ -8,8 +8,8 @@ import signal
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import SetupError
-from dynamo_mlperf.process.command import is_secret_name
 from dynamo_mlperf.process.programs import Finished, run_program
+from dynamo_mlperf.process.secret_words import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import RunPaths
+from dynamo_mlperf.files import MOST_LOG_BYTES, RunPaths, read_bounded
 from dynamo_mlperf.slurm.submission import Submitted, read_submissions
 from dynamo_mlperf.topology.strict import nearest
 
@@ -264,8 +264,8 @@ def _value(raw: bytes) -> object:
 
 
 def _bytes(path: Path) -> bytes:
-    """Content of a regular file; nothing where there is none: a pipe of that name would be waited for without end."""
+    """Content of a regular file of a run; nothing where there is none."""
     try:
-        return path.read_bytes() if path.is_file() else b""
-    except OSError:
+        return read_bounded(path, MOST_LOG_BYTES)
+    except (OSError, ValueError):
         return b""

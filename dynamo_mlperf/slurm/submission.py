@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError, SetupError
-from dynamo_mlperf.files import write_atomic, write_json
-from dynamo_mlperf.process.command import is_secret_name
+from dynamo_mlperf.files import read_bounded, write_atomic, write_json
 from dynamo_mlperf.process.programs import Finished, UnansweredError, run_program
+from dynamo_mlperf.process.secret_words import is_secret_name
 from dynamo_mlperf.slurm.programs import ASK_S, answered, clean_environment
 from dynamo_mlperf.topology.batch import batch_directives, option_directives
 
@@ -381,7 +381,7 @@ def read_submissions(runs: Path) -> dict[str, Submitted]:
     found = {}
     for path in sorted((runs / RECORDS).glob(f"*/{RECORD}")):
         try:
-            value = json.loads(path.read_text())
+            value = json.loads(read_bounded(path))
             job = Submitted(**{name: value[name] for name in Submitted.__dataclass_fields__})
             if not (re.fullmatch(r"[0-9]+", job.job_id) and _is_place(job.run_dir) and job.submitted_t >= 0):
                 continue

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.accounting
 
 EATS_MEMORY = "python3 -c 'held = bytearray(300 * 2**20); import time; time.sleep(60)'"
+# srun ends before slurmctld has heard of its step's end; a job that ends first has no trace of how the step ended.
+STEP_HEARD_OF = "while squeue --noheader --steps --jobs=$SLURM_JOB_ID --format=%i | grep -q '[.]0'; do sleep 0.2; done"
 # Options of sbatch, and the script.
 SHELL_JOBS = {
     "good": ("", "exit 0"),
     "three": ("", "exit 3"),
-    "step": ("", "srun sh -c 'exit 7'; exit 0"),
+    "step": ("", f"srun sh -c 'exit 7'; {STEP_HEARD_OF}; exit 0"),
     "killed": ("", "kill -KILL $$"),
     "late": ("", "sleep 400"),
     "ended": ("", "trap '' TERM; while :; do sleep 1; done"),
@@ -33,7 +35,7 @@ SHELL_JOBS = {
     "many": ("--nodes=9", "exit 0"),
     "held": ("--hold", "exit 0"),
     "memory": ("--mem=60", EATS_MEMORY),
-    "step-memory": ("--mem=60", f"srun {EATS_MEMORY}; exit 4"),
+    "step-memory": ("--mem=60", f"srun {EATS_MEMORY}; {STEP_HEARD_OF}; exit 4"),
 }
 # State, exit status, signal, derived exit code, a step out of memory.
 ENDS: dict[str, tuple[str, int, int, int, bool]] = {

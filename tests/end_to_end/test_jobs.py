@@ -35,14 +35,24 @@ else:
 """An engine that never takes its shared memory away: one that was killed."""
 
 
-def topology(place: Place, name: str, *, nodes: int = 2, min_duration_s: float = 8, slurm: str = "") -> Path:
+def topology(
+    place: Place,
+    name: str,
+    *,
+    nodes: int = 2,
+    gpus: int = 1,
+    min_duration_s: float = 8,
+    slurm: str = "",
+    site: str = "leaky-site.yaml",
+    **more: object,
+) -> Path:
     """One worker of each role on a GPU of its own, without --exclusive: other jobs may be on the nodes."""
     role = {"workers": 1, "args": {"max-num-seqs": 64, "speedup-ratio": 10}}
     content: dict[str, Any] = {
         "schema": 1,
         "name": name,
-        "site": str(place.root / "leaky-site.yaml"),
-        "nodes": {"count": nodes, "gpus": 1},
+        "site": str(place.root / site),
+        "nodes": {"count": nodes, "gpus": gpus},
         "model": {"name": "tiny", "weights": {"path": "assets/tiny-qwen3-vl-moe"}},
         "engine": "mocker",
         "device": "cpu",
@@ -60,8 +70,9 @@ def topology(place: Place, name: str, *, nodes: int = 2, min_duration_s: float =
             "latency_limit_ms": 60000,
         },
         "timeouts": {"warmup_requests": 2},
+        **more,
     }
-    head = f"#!/usr/bin/env -S dynamo-mlperf job\n#SBATCH --nodes={nodes} --gres=gpu:1 --mem=2000 {slurm}\n"
+    head = f"#!/usr/bin/env -S dynamo-mlperf job\n#SBATCH --nodes={nodes} --gres=gpu:{gpus} --mem=2000 {slurm}\n"
     return place.write(f"{name}.yaml", head + yaml.safe_dump(content))
 
 

@@ -30,6 +30,7 @@ def test_a_step_gets_its_environment_by_env_alone() -> None:
         "--jobid=42",
         "--overlap",
         "--mem=0",
+        "--immediate=60",
         "--nodes=1",
         "--ntasks=1",
         "--cpu-bind=none",
