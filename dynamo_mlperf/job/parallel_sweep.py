@@ -18,18 +18,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import RunPaths, write_atomic, write_json
+from dynamo_mlperf.files import RunPaths, read_bounded, read_text, write_atomic, write_json
 from dynamo_mlperf.job.redoing import refuse_changed, sought
-from dynamo_mlperf.job.sweep_records import (
-    FAILED,
-    SPLIT_FILE,
-    SUMMARY_FILE,
-    SWEEP_DIR,
-    SweepRecords,
-    read_split,
-    result_of,
-    split_changes,
-)
+from dynamo_mlperf.job.split_record import FAILED, SPLIT_FILE, read_split, result_of, split_changes
+from dynamo_mlperf.job.sweep_records import SUMMARY_FILE, SWEEP_DIR, SweepRecords
 from dynamo_mlperf.record import read_verdict
 from dynamo_mlperf.topology.one_split import one_split_text
 from dynamo_mlperf.tuning.sweep import SweepState
@@ -82,7 +74,7 @@ class ParallelSweep:
         self._points = root / "points"
         self._points.mkdir(parents=True, exist_ok=True)
         known = root / "topology.yaml"
-        if known.exists() and known.read_text() != self._text:
+        if known.exists() and read_text(known) != self._text:
             raise ConfigError(f"{root} is the sweep of another file", f"use {known}, or begin anew without --resume")
         write_atomic(known, self._text)
         self.sent = self._read_sent()
@@ -100,7 +92,7 @@ class ParallelSweep:
         if not path.exists():
             return []
         try:
-            told = json.loads(path.read_text())["sent"]
+            told = json.loads(read_bounded(path))["sent"]
             return [SentPoint(str(one["split"]), str(one["job_id"]), _name(one["run_dir"])) for one in told]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise ConfigError(f"{path} is not as a sweep wrote it: {problem!r:.80}", "begin a new sweep") from problem
@@ -155,7 +147,7 @@ class ParallelSweep:
         records.splits = list(found.values())
         state = "running" if any(point.job_id in busy for point in self.sent) else "stopped" if left_out else "finished"
         records.write_summary(state=state, pruned={}, left_out=left_out, winner=best.split.name if best else None)
-        value: dict[str, Any] = json.loads((records.root / SUMMARY_FILE).read_text())
+        value: dict[str, Any] = json.loads(read_bounded(records.root / SUMMARY_FILE))
         return value
 
     def _why(self, split: RoleSplit, busy: Collection[str]) -> str:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.rules import benchmark
-from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.errors import MeasureError, Stopped
 from dynamo_mlperf.files import RunPaths, append_json_line, write_json
 from dynamo_mlperf.job.endpoints_test import EndpointsRun, measure_endpoints
 from dynamo_mlperf.job.judged import judged
 from dynamo_mlperf.job.measurement import LoadTest, measure_watched
 from dynamo_mlperf.job.workload import REQUESTS_FILE
 from dynamo_mlperf.record import write_verdict
+from dynamo_mlperf.serving.sign_of_life import lost_nodes
 from dynamo_mlperf.tuning.probe_command import STREAM
 from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample
 from dynamo_mlperf.tuning.stream import ProbeFault
@@ -68,9 +69,17 @@ class JobProber:
 
         Raises:
             ProbeFault: It did not measure.
-            ServingError: A part of the deployment died, or does not come to rest.
+            ServingError: A part of the deployment died, or does not come to rest, or a signal came and a node is gone:
+                the scheduler ends the job for that.
             Stopped: A signal came.
         """
+        try:
+            return self._run(probe, folder, begin_s, look)
+        except Stopped as stopped:
+            workers = [one.name for one in self.deployment.gate.workers]
+            raise lost_nodes(self.deployment.endpoints, workers, stopped.what) or stopped from None
+
+    def _run(self, probe: Probe, folder: Path, begin_s: float, look: Look) -> ProbeRecord:
         began = time.monotonic()
         write_json(folder / REST, self.rest.reach())
         job, began_t = self.job, time.time()
@@ -94,6 +103,8 @@ class JobProber:
         if self.deployment.losses.since(began_t):
             raise ProbeFault(f"a worker was lost meanwhile: {self.deployment.losses.found[-1].text()}")
         record = seen.record
+        if record.refused:  # requests fail, too, where a signal has ended the engines before it came to us
+            job.supervisor.await_signal()
         if record.ended == "running":
             record = replace(record, ended="complete", final=self._final(folder, settings, transfer, began_t))
         record = replace(record, cost_s=round(time.monotonic() - began, 3))

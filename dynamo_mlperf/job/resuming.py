@@ -98,7 +98,8 @@ def check_resume(topology: Topology, base_dir: Path, run: Path, *, redo: bool = 
             run / SEARCH_DIR, identity(topology, load), search_changes(run / SEARCH_DIR / KEPT, topology), redo=redo
         )
         return
-    from dynamo_mlperf.job.sweep_records import SWEEP_DIR, check_takeover, finished_split, split_changes
+    from dynamo_mlperf.job.split_record import finished_split, split_changes
+    from dynamo_mlperf.job.sweep_records import SWEEP_DIR, check_takeover
     from dynamo_mlperf.job.sweep_start import identities_of
 
     identities = identities_of(topology, load)

@@ -13,7 +13,8 @@ from dynamo_mlperf.job.judged import judged
 from dynamo_mlperf.job.measurement import LoadTest, measure
 from dynamo_mlperf.job.pressure import PRESSURE_FILE, read_pressure
 from dynamo_mlperf.job.rate_search import OVERHEAD_S, REST_REQUESTS, allocation_left_s, search_rate, search_settings
-from dynamo_mlperf.job.sweep_records import FAILED, Measured, run_at
+from dynamo_mlperf.job.split_record import FAILED
+from dynamo_mlperf.job.sweep_records import Measured, run_at
 from dynamo_mlperf.job.workload import REQUESTS_FILE
 from dynamo_mlperf.load.enough import enough_queries
 from dynamo_mlperf.record import write_verdict
@@ -77,7 +78,8 @@ class SplitTest:
             found = Measured(None, None, False, None, FAILED, problem.what, None, None, spent_s)  # noqa: FBT003
         finally:
             self.gauge.end()
-        return replace(found, bottleneck=find_bottleneck(read_pressure(self.directory / PRESSURE_FILE)))
+        held = _time_of(self.directory / found.confirmed) if found.confirmed else None
+        return replace(found, bottleneck=find_bottleneck(read_pressure(self.directory / PRESSURE_FILE), held))
 
     def _search(self, start_qps: float | None, budget_s: float | None) -> Measured:
         settings = search_settings(self.job.topology, self.workload.settings, start_qps)
@@ -154,6 +156,13 @@ class SplitTest:
         verdict = judged(self.job, self.deployment, folder, settings, transfer, since_t=began_t)
         write_verdict(RunPaths(folder), verdict)
         return folder.name, verdict.as_json()
+
+
+def _time_of(run: Path) -> tuple[float, float] | None:
+    """Begin and end of a finished run, in seconds since the epoch, by the counters that were kept then."""
+    begins = [page.stat().st_mtime for page in RunPaths(run).metrics.glob("before/*")]
+    ends = [page.stat().st_mtime for page in RunPaths(run).metrics.glob("after/*")]
+    return (max(begins), min(ends)) if begins and ends else None
 
 
 def _first_broken(verdict: dict[str, Any]) -> str | None:

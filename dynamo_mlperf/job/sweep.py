@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,11 +19,12 @@ from dynamo_mlperf.job.rate_search import allocation_left_s
 from dynamo_mlperf.job.redoing import sought
 from dynamo_mlperf.job.result import link_result
 from dynamo_mlperf.job.resuming import identity
+from dynamo_mlperf.job.split_record import FAILED, result_of
 from dynamo_mlperf.job.split_test import SplitTest
-from dynamo_mlperf.job.sweep_records import FAILED, SWEEP_DIR, SweepRecords, result_of
+from dynamo_mlperf.job.sweep_records import SWEEP_DIR, SweepRecords, whole_probes
 from dynamo_mlperf.job.sweep_start import first_state, identities_of, sweep_ports
 from dynamo_mlperf.job.transition import Proof, job_of, move
-from dynamo_mlperf.record import Reason, Verdict
+from dynamo_mlperf.record import Reason, Verdict, read_events
 from dynamo_mlperf.topology.plan import plan_as_json
 from dynamo_mlperf.topology.role_splits import own_split, with_split
 from dynamo_mlperf.tuning.prediction import FILE_NAME
@@ -39,8 +41,8 @@ if TYPE_CHECKING:
     from dynamo_mlperf.tuning.sweep import SplitResult
 
 CANARY_SAMPLES = 2
-ROOM_S = 60.0
-"""What a split needs of the allocation's time beyond a full-length run: its workers' start, coming to rest."""
+_WAITS, _WAY, _MEASURED = "not begun", "its workers were being started", "it was being measured"
+_LINE = "\n"
 
 
 class Sweep:
@@ -62,6 +64,8 @@ class Sweep:
         self._gauge = PressureGauge(deployment)
         self._used: Counter[str] = Counter()
         self._left_out: dict[str, str] = {}
+        self._at: tuple[RoleSplit, str] | None = None
+        self._way_s = _since_start_s(job)
         wanted = job.topology.measure
         facts = {
             "name": job.topology.name,
@@ -81,15 +85,15 @@ class Sweep:
             Stopped: A signal came; all that was measured is recorded.
         """
         self._begin()
-        state = "stopped"
         try:
             while (split := self._next()) is not None:
                 self._measure(split)
-            for name, reason in pruned(self._state).items():
-                self._job.progress.note(f"sweep: {name} skipped: {reason}")
-            state = "stopped" if self._left_out else "finished"
-        finally:
-            self._write(state)
+        except Exception as problem:
+            self._write("stopped", f" when the run ended: {str(problem).partition(_LINE)[0]}; resume the sweep")
+            raise
+        for name, reason in pruned(self._state).items():
+            self._job.progress.note(f"sweep: {name} skipped: {reason}")
+        self._write("stopped" if self._left_out else "finished")
         return self._conclude()
 
     def _begin(self) -> None:
@@ -100,9 +104,16 @@ class Sweep:
         if predicted is not None:
             shutil.copyfile((job.base_dir / predicted).absolute(), job.paths.root / FILE_NAME)
         if job.resume is not None:
-            records.take_over(
-                job.resume / SWEEP_DIR, self._state.splits, identities_of(self._file, self._workload.settings)
-            )
+            identities = identities_of(self._file, self._workload.settings)
+            begun = records.take_over(job.resume / SWEEP_DIR, self._state.splits, identities)
+            finished = [value["split"] for value in records.splits]
+            records.facts = {
+                **records.facts,
+                "resumes": {"run": str(job.resume), "finished": finished, "probes": begun},
+            }
+            told = [f"{name} is finished" for name in finished]
+            told += [f"{name} goes on with {count} probes" for name, count in begun.items()]
+            job.progress.note(f"sweep: resumed: {', '.join(told) or 'nothing was finished'}")
         by_name = {split.name: split for split in self._state.splits}
         done = tuple(result_of(value, by_name[value["split"]]) for value in records.splits)
         self._state = replace(self._state, results=done)
@@ -125,9 +136,8 @@ class Sweep:
         """The next split; None when there is none, or no time for one."""
         self._write("running")
         split = next_split(self._state)
-        left_s = allocation_left_s(self._job)
-        shortest_s = self._workload.settings.min_duration_ms / 1000.0 + ROOM_S
-        self._left_out |= without_time(self._state, left_s, shortest_s)
+        run_s = self._workload.settings.min_duration_ms / 1000.0
+        self._left_out |= without_time(self._state, allocation_left_s(self._job), run_s, self._way_s)
         return None if self._left_out else split
 
     def _open_names(self) -> list[str]:
@@ -136,16 +146,19 @@ class Sweep:
         return [split.name for split in state.splits if split.name not in done]
 
     def _measure(self, split: RoleSplit) -> None:
+        if split != self._state.running:
+            self._tell(split, _WAY)
         transition = self._go_to(split)
         job, records = self._job, self._records
         records.claim(split, identity(job.topology, self._workload.settings))
+        self._tell(split, _MEASURED)
         test = SplitTest(job, self._deployment, self._workload, self._gauge, records.folder(split), split.name)
         found = test.measure(self._start_of(split), self._budget_s())
         records.keep(split, found, transition, self._starts.get(split.name))
         result = result_of(records.splits[-1], split)
         rate = "no rate holds" if found.rate_qps is None else f"{found.rate_qps:.5g} queries/s"
         job.progress.note(f"sweep: {split.name}: {rate} ({found.reason}); limited by {result.bottleneck or 'no role'}")
-        self._state = replace(self._state, results=(*self._state.results, result))
+        self._state, self._at = replace(self._state, results=(*self._state.results, result)), None
         job.events.add(
             "split_end", split=split.name, rate_qps=found.rate_qps, kind=found.kind, bottleneck=result.bottleneck
         )
@@ -162,7 +175,7 @@ class Sweep:
         self._job = target
         self._show_plan(json.loads((self._records.folder(split) / "plan.json").read_text()))
         self._count(target)
-        self._state = replace(self._state, running=split)
+        self._state, self._way_s = replace(self._state, running=split), transition.seconds
         return transition
 
     def _show_plan(self, plan: Mapping[str, Any]) -> None:
@@ -191,14 +204,28 @@ class Sweep:
         share_s = max(left_s / max(1, len(self._open_names())), self._workload.settings.min_duration_ms / 1000.0)
         return share_s if given_s is None else min(given_s, share_s)
 
-    def _write(self, state: str) -> None:
+    def _tell(self, split: RoleSplit, doing: str) -> None:
+        """Put on record what is being done: nobody can, once the power is gone."""
+        self._at = split, doing
+        self._write("running")
+
+    def _write(self, state: str, cut: str = "") -> None:
+        """Write the summary; where the sweep was `cut`, with why at each split that is open."""
         best = self._state.best
         self._records.write_summary(
             state=state,
             pruned=pruned(self._state),
-            left_out=self._left_out,
+            left_out=self._left_out or {name: self._standing(name) + cut for name in self._open_names()},
             winner=best.split.name if best else None,
         )
+
+    def _standing(self, name: str) -> str:
+        """How far a split is that has no result yet."""
+        if self._at is None or self._at[0].name != name:
+            return _WAITS
+        split, doing = self._at
+        probes = whole_probes(self._records.folder(split)) if doing == _MEASURED else 0
+        return f"{doing}, {probes} probes so far" if probes else doing
 
     def _conclude(self) -> Verdict:
         best, job = self._state.best, self._job
@@ -240,6 +267,12 @@ class Sweep:
             reasons=(reason,),
             model=job.topology.model.name,
         )
+
+
+def _since_start_s(job: Job) -> float:
+    """Seconds since the job began to start its workers, all of them: what those of another split may need, too."""
+    begun = [one["t"] for one in read_events(job.paths) if one["event"] == "phase_begin" and one["phase"] == "start"]
+    return time.time() - begun[-1] if begun else 0.0
 
 
 def _estimate(split: RoleSplit, last: SplitResult) -> float:

@@ -10,22 +10,20 @@ sweep/summary.json
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import write_json
+from dynamo_mlperf.files import read_bounded, write_json
 from dynamo_mlperf.job.pressure import PRESSURE_FILE
-from dynamo_mlperf.job.redoing import changes
 from dynamo_mlperf.job.resuming import link_tree
-from dynamo_mlperf.tuning.bottleneck import CLEAR
-from dynamo_mlperf.tuning.sweep import SplitResult, gpus_of
+from dynamo_mlperf.job.split_record import SPLIT_FILE, finished_split, is_rate, read_object
+from dynamo_mlperf.tuning.sweep import gpus_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from dynamo_mlperf.job.transition import Transition
@@ -34,9 +32,6 @@ if TYPE_CHECKING:
 
 SWEEP_DIR = "sweep"
 SUMMARY_FILE = "summary.json"
-SPLIT_FILE = "split.json"
-FAILED = "failed"
-"""The `kind` of a split that did not measure."""
 IDENTITY_FILE = "identity.json"
 _SCHEMA = 1
 _SHOWN = 3
@@ -153,7 +148,9 @@ class SweepRecords:
             },
         )
 
-    def take_over(self, old: Path, splits: Sequence[RoleSplit], identities: Mapping[str, Mapping[str, Any]]) -> None:
+    def take_over(
+        self, old: Path, splits: Sequence[RoleSplit], identities: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, int]:
         """Take over the splits that an interrupted sweep has measured; one that it was at is left to its search.
 
         Args:
@@ -161,10 +158,14 @@ class SweepRecords:
             splits: This sweep's.
             identities: What is measured at each, by split name.
 
+        Returns:
+            By split that goes on, how many of its probes or runs had ended.
+
         Raises:
             ConfigError: A split there was measured of something else, or its record is damaged.
         """
         check_takeover(old, identities)
+        begun = {}
         for split in splits:
             there = old / split.name
             known = finished_split(there, self.sought)
@@ -173,6 +174,8 @@ class SweepRecords:
                 self.splits.append({**known, "split": split.name, "resumed": True})
             elif there.is_dir():
                 _take_over_runs(there, self.folder(split))
+                begun[split.name] = whole_probes(there)
+        return {name: count for name, count in begun.items() if count}
 
 
 def _take_over_runs(old: Path, new: Path) -> None:
@@ -182,6 +185,11 @@ def _take_over_runs(old: Path, new: Path) -> None:
             link_tree(folder, new / folder.name)
     if (old / PRESSURE_FILE).is_file():
         shutil.copyfile(old / PRESSURE_FILE, new / PRESSURE_FILE)  # no link: it is appended to
+
+
+def whole_probes(directory: Path) -> int:
+    """How many probes, or runs at given rates, have ended in a split's folder."""
+    return len(list(directory.glob("probe-*/record.json"))) + len(list(directory.glob("rate-*/verdict.json")))
 
 
 def run_folders(directory: Path) -> list[Path]:
@@ -206,7 +214,7 @@ def run_at(directory: Path, rate: float) -> tuple[Path, dict[str, Any] | None]:
 def finished_run(folder: Path) -> dict[str, Any] | None:
     """The verdict of a full-length run that measured; None where it did not end, or its record is damaged."""
     try:
-        value: dict[str, Any] = json.loads((folder / "verdict.json").read_bytes())
+        value: dict[str, Any] = json.loads(read_bounded(folder / "verdict.json"))
         measured = value["verdict"] in {"VALID", "INVALID"} and is_rate(value["target_qps"])
         limits = value["latency_p99_ms"].values()
         numbers = [one[key] for one in limits for key in ("at_percentile", "over_limit", "over_limit_allowed")]
@@ -214,11 +222,6 @@ def finished_run(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
     return value if measured and all(isinstance(number, int | float) for number in numbers) else None
-
-
-def is_rate(value: object) -> bool:
-    """Whether it is a number of queries per second above 0."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf
 
 
 def check_takeover(old: Path, identities: Mapping[str, Mapping[str, Any]]) -> None:
@@ -233,7 +236,7 @@ def check_takeover(old: Path, identities: Mapping[str, Mapping[str, Any]]) -> No
         path = old / name / IDENTITY_FILE
         if not path.is_file():
             continue
-        known = _object(path)
+        known = read_object(path)
         differ = [key for key in sorted({*known, *wanted}) if known.get(key) != wanted.get(key)]
         if differ:
             told = ", ".join(
@@ -243,100 +246,3 @@ def check_takeover(old: Path, identities: Mapping[str, Mapping[str, Any]]) -> No
             raise ConfigError(
                 f"{path.parent} was measured with something else: {told}{more}", "sweep anew, or with the same file"
             )
-
-
-def finished_split(folder: Path, sought: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-    """A split's record; None where there is none, or it failed to measure: a resumed sweep tries that one again.
-
-    Args:
-        folder: The split's folder.
-        sought: What is asked for now: one that was found with other settings does not count. None = any counts.
-
-    Raises:
-        ConfigError: It cannot be read, or is none.
-    """
-    if not (folder / SPLIT_FILE).is_file():
-        return None
-    value = read_split(folder / SPLIT_FILE)
-    other = sought is not None and split_changes(value, sought)
-    return None if value["kind"] == FAILED or other else value
-
-
-def split_changes(value: Mapping[str, Any], sought: Mapping[str, Any]) -> list[str]:
-    """How the settings differ that a split's answer was found with; see `changes`."""
-    return changes(value.get("sought"), sought, located=value.get("located") is True)
-
-
-def read_split(path: Path) -> dict[str, Any]:
-    """A `split.json`.
-
-    Raises:
-        ConfigError: It cannot be read, or is none.
-    """
-    value = _object(path)
-    wrong = [name for name, good in _KEYS.items() if not good(value.get(name))]
-    if value.get("rate_qps") is not None:
-        wrong += [name for name in ("confirmed_in", "target_qps") if value.get(name) is None]
-    if wrong:
-        told = f"{wrong[0]} is {value.get(wrong[0])!r:.40}"
-        raise ConfigError(f"{path} is not as a sweep wrote it: {told}", "remove it; its split is then measured again")
-    return value
-
-
-def _none_or(good: Callable[[object], bool]) -> Callable[[object], bool]:
-    return lambda value: value is None or good(value)
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < math.inf
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_folder(value: object) -> bool:
-    """The name of a probe's or a run's folder, never a path."""
-    return isinstance(value, str) and re.fullmatch(r"(probe|rate)-[0-9]{3,6}", value) is not None
-
-
-_KEYS: Mapping[str, Callable[[object], bool]] = {
-    "rate_qps": _none_or(is_rate),
-    "ceiling_qps": _none_or(is_rate),
-    "target_qps": _none_or(is_rate),
-    "confirmed_in": _none_or(_is_folder),
-    "kind": _is_text,
-    "reason": _is_text,
-    "restarts": _is_amount,
-    "engine_seconds": _is_amount,
-}
-"""What a resumed sweep reads of `split.json`."""
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}", "name a run directory that can be read") from problem
-    except (ValueError, RecursionError) as problem:
-        raise ConfigError(f"{path} is no JSON: {problem}", "remove it; its split is then measured again") from problem
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path} is no JSON object", "remove it; its split is then measured again")
-    return value
-
-
-def result_of(value: Mapping[str, Any], split: RoleSplit) -> SplitResult:
-    """A `split.json` as the sweep's steps take it."""
-    found = value.get("bottleneck")
-    told = found if isinstance(found, dict) else {}
-    role = told.get("role")
-    known = role in [count.role for count in split.counts]
-    share = told.get("share", 0.0)
-    return SplitResult(
-        split,
-        value["rate_qps"],
-        value.get("ceiling_qps"),
-        role if known else None,
-        known and isinstance(share, int | float) and share >= CLEAR,
-        str(told.get("text", "")),
-    )

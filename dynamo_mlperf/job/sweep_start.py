@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.job.predictions import predictions_of
 from dynamo_mlperf.job.redoing import sought
 from dynamo_mlperf.job.resuming import identity
-from dynamo_mlperf.job.sweep_records import SWEEP_DIR, finished_split, result_of
+from dynamo_mlperf.job.split_record import finished_split, result_of
+from dynamo_mlperf.job.sweep_records import IDENTITY_FILE, SWEEP_DIR
 from dynamo_mlperf.serving.workers import check_launchable
 from dynamo_mlperf.topology.memory import memory_of
 from dynamo_mlperf.topology.replanning import PortBlocks, first_plan, port_blocks
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.topology.plan import Plan
+    from dynamo_mlperf.topology.role_splits import RoleSplit
     from dynamo_mlperf.topology.spec import Topology
 
 
@@ -69,6 +71,8 @@ def sweep_start(topology: Topology, base_dir: Path, resume: Path | None = None) 
         ConfigError: A split does not fit, or cannot be launched; see `first_state`.
     """
     state = first_state(topology, base_dir, resume)
+    # What was cut has probes that tell less the older they are: the way begins there, as if it were still up.
+    state = replace(state, running=_cut_split(state, resume))
     blocks = sweep_ports(topology)
     for split in state.splits:
         of_split = with_split(topology, split)
@@ -78,3 +82,12 @@ def sweep_start(topology: Topology, base_dir: Path, resume: Path | None = None) 
     first = next_split(state) or (best.split if best else state.splits[0])
     chosen = with_split(topology, first)
     return chosen, replace(first_plan(chosen, blocks), name=topology.name)
+
+
+def _cut_split(state: SweepState, resume: Path | None) -> RoleSplit | None:
+    """The split that a sweep was measuring when it was cut; None where it was at none."""
+    if resume is None:
+        return None
+    done = [result.split for result in state.results]
+    begun = [one for one in state.splits if (resume / SWEEP_DIR / one.name / IDENTITY_FILE).is_file()]
+    return next((one for one in begun if one not in done), None)

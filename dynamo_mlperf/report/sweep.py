@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.report import quantities as q
-from dynamo_mlperf.report.run_files import parsed, read_bounded
+from dynamo_mlperf.report.run_files import parsed
 from dynamo_mlperf.report.svg import WIDTH, Plot, line, picture, rect, text, y_axis
 from dynamo_mlperf.report.words import in_words
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SWEEP_SUMMARY = "sweep/summary.json"
+_LEFT_OUT = {"pruned": "skipped", "not_measured": "not measured"}
+"""What people call splits without a result, by the summary's key."""
+_ENDS = {"running": "not at its end", "stopped": "stopped before its end"}
 _MOST_BYTES = 16_000_000
 _LEFT, _RIGHT, _TOP, _HEIGHT = 64.0, WIDTH - 16.0, 34.0, 200.0
 _BELOW = 58.0
@@ -70,6 +74,21 @@ class SweepRow:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A split without a result.
+
+    Attributes:
+        split: As in `4P8D`.
+        how: `skipped`, since it cannot win, or `not measured`, for another reason.
+        reason: Why, for people.
+    """
+
+    split: str
+    how: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class SweepView:
     """A sweep.
 
@@ -77,17 +96,19 @@ class SweepView:
         state: `running`, `stopped` or `finished`.
         simulated: `, simulated` where the engines were.
         rows: The measured splits, in the order of the file.
-        skipped: Splits that were not measured, each with the reason.
+        left_out: Splits without a result.
         restarts: Workers started between splits.
         engine_s: Engine time of all, in seconds.
+        resumed: What it goes on with, and of which run; empty where it was begun anew.
     """
 
     state: str
     simulated: str
     rows: tuple[SweepRow, ...]
-    skipped: tuple[tuple[str, str], ...]
+    left_out: tuple[LeftOut, ...]
     restarts: float
     engine_s: float
+    resumed: str = ""
 
     @property
     def predicted(self) -> bool:
@@ -96,11 +117,11 @@ class SweepView:
 
     def text(self) -> str:
         """What it cost, for people."""
-        return (
-            f"{q.many(len(self.rows), 'split')} measured, {len(self.skipped)} skipped, "
-            f"{q.many(self.restarts, 'worker')} restarted, {q.duration(self.engine_s)} of engine time"
-            + ("" if self.state == "finished" else f"; {self.state} before its end")
-        )
+        counts = {how: sum(1 for one in self.left_out if one.how == how) for how in _LEFT_OUT.values()}
+        told = [f"{q.many(len(self.rows), 'split')} measured", *(f"{n} {how}" for how, n in counts.items() if n)]
+        told.append(f"{q.many(self.restarts, 'worker')} restarted, {q.duration(self.engine_s)} of engine time")
+        end = _ENDS.get(self.state, "")
+        return "; ".join(one for one in (", ".join(told), end, self.resumed) if one)
 
 
 def read_sweep(root: Path) -> SweepView | None:
@@ -117,9 +138,9 @@ def view_of(value: Mapping[str, Any]) -> SweepView:
     """What `summary.json` holds; what is not as it should be is left out."""
     order = {name: place for place, name in enumerate(_list(value.get("order"))) if isinstance(name, str)}
     rows = [_row(one, value.get("winner")) for one in _list(value.get("splits")) if isinstance(one, dict)]
-    skipped = [
-        (str(one.get("split", "")), in_words(str(one.get("reason", ""))))
-        for key in ("pruned", "not_measured")
+    left_out = [
+        LeftOut(str(one.get("split", "")), how, in_words(str(one.get("reason", ""))))
+        for key, how in _LEFT_OUT.items()
         for one in _list(value.get(key))
         if isinstance(one, dict)
     ]
@@ -127,10 +148,19 @@ def view_of(value: Mapping[str, Any]) -> SweepView:
         str(value.get("state", "")),
         ", simulated" if value.get("class") == "rehearsal" else "",
         tuple(sorted(rows, key=lambda row: order.get(row.split, len(order)))),
-        tuple(sorted(skipped, key=lambda one: order.get(one[0], len(order)))),
+        tuple(sorted(left_out, key=lambda one: order.get(one.split, len(order)))),
         q.number_or_none(value.get("restarts")) or 0.0,
         q.number_or_none(value.get("engine_seconds")) or 0.0,
+        _resumed(_mapping(value.get("resumes"))),
     )
+
+
+def _resumed(value: Mapping[str, Any]) -> str:
+    """What a sweep took over, for people; empty where that was nothing."""
+    told = [f"{name} was finished there" for name in _list(value.get("finished"))]
+    probes = {name: q.number_or_none(count) or 0.0 for name, count in _mapping(value.get("probes")).items()}
+    told += [f"{name} goes on with {q.many(count, 'probe')}" for name, count in probes.items()]
+    return f"resumes {value.get('run')}: {', '.join(told)}" if told else ""
 
 
 def _list(value: object) -> list[Any]:
@@ -236,8 +266,8 @@ def sweep_table(view: SweepView) -> Table:
         cells += [_rate(row.predicted_qps)] if view.predicted else []
         cells += [row.binding, row.bottleneck, q.count(row.restarts), q.count(row.engine_s)]
         table.add_row(*(Text(q.printable(cell), style="bold green" if row.winner else "") for cell in cells))
-    for split, _reason in view.skipped:
-        table.add_row(Text(q.printable(split), style="dim"), "", Text("skipped", style="dim"))
+    for one in view.left_out:
+        table.add_row(Text(q.printable(one.split), style="dim"), "", Text(one.how, style="dim"))
     return table
 
 
@@ -248,4 +278,4 @@ def _rate(value: float | None) -> str:
 def sweep_lines(view: SweepView) -> list[str]:
     """What a terminal shows below the table: what limits each split, and why some were skipped."""
     told = [f"{row.split}: {row.why}" for row in view.rows if row.why]
-    return [*told, *(f"{split} skipped: {reason}" for split, reason in view.skipped), view.text()]
+    return [*told, *(f"{one.split} {one.how}: {one.reason}" for one in view.left_out), view.text()]

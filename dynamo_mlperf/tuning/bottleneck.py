@@ -23,7 +23,7 @@ ENDS = 0.2
 LEAST_GROWTH = 0.1
 """Growth below this share of a request's whole calm time is noise: nothing limits yet."""
 CLEAR = 0.7
-"""From this share of the growth on a role is the bottleneck clearly enough to bound other splits."""
+"""From this share of the growth on, at the rate that holds, a role bounds other splits."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,6 @@ class RoleLoad:
     in_flight: float
     kv_share: float
 
-    @property
-    def growth_ms(self) -> float:
-        """How much longer a request took."""
-        return max(0.0, self.busy_ms - self.calm_ms)
-
 
 @dataclass(frozen=True)
 class Bottleneck:
@@ -87,16 +82,14 @@ class Bottleneck:
         role: The role; None where the readings do not tell.
         share: Its part of the growth of the time per request, 0 to 1.
         loads: By role.
+        held_share: The same in the run at the rate that holds: beyond that rate the limiting role's time grows without
+            end, and its share with it. 0 where the readings do not tell.
     """
 
     role: str | None
     share: float = 0.0
     loads: Mapping[str, RoleLoad] = field(default_factory=dict)
-
-    @property
-    def clear(self) -> bool:
-        """Whether it is certain enough to bound other splits."""
-        return self.role is not None and self.share >= CLEAR
+    held_share: float = 0.0
 
     def text(self) -> str:
         """For people."""
@@ -114,6 +107,7 @@ class Bottleneck:
         return {
             "role": self.role,
             "share": round(self.share, 3),
+            "held_share": round(self.held_share, 3),
             "text": self.text(),
             "roles": {
                 name: {
@@ -128,20 +122,36 @@ class Bottleneck:
         }
 
 
-def find_bottleneck(readings: Sequence[Pressure]) -> Bottleneck:
-    """The role that limits, from readings over the whole search of a split; the order is that of time."""
+def find_bottleneck(readings: Sequence[Pressure], held: tuple[float, float] | None = None) -> Bottleneck:
+    """The role that limits, from readings over the whole search of a split; the order is that of time.
+
+    Args:
+        readings: All of them.
+        held: Begin and end of the run at the rate that holds, in seconds since the epoch; None without one.
+    """
     names = sorted({name for reading in readings for name in reading.roles})
     loads = {name: load for name in names if (load := _load(name, readings)) is not None}
     if len(loads) < len(names) or not names:
         return Bottleneck(None)
     if len(names) == 1:
-        return Bottleneck(names[0], 1.0, loads)
-    grown = sum(load.growth_ms for load in loads.values())
-    calm = sum(load.calm_ms for load in loads.values())
-    if grown <= LEAST_GROWTH * calm:
-        return Bottleneck(None, 0.0, loads)
-    role = max(names, key=lambda name: loads[name].growth_ms)
-    return Bottleneck(role, loads[role].growth_ms / grown, loads)
+        return Bottleneck(names[0], 1.0, loads, 1.0)
+    role, share = _grown({name: load.busy_ms for name, load in loads.items()}, loads)
+    if role is None or held is None:
+        return Bottleneck(role, share, loads)
+    within = [reading for reading in readings if held[0] <= reading.t <= held[1]]
+    busy = {name: load.busy_ms for name in names if (load := _load(name, within)) is not None}
+    limiting, held_share = _grown(busy, loads) if len(busy) == len(names) else (None, 0.0)
+    return Bottleneck(role, share, loads, held_share if limiting == role else 0.0)
+
+
+def _grown(busy_ms: Mapping[str, float], loads: Mapping[str, RoleLoad]) -> tuple[str | None, float]:
+    """The role whose time per request has grown most since calm, and its share of all growth; None for noise."""
+    grown = {name: max(0.0, each - loads[name].calm_ms) for name, each in busy_ms.items()}
+    total = sum(grown.values())
+    if total <= LEAST_GROWTH * sum(load.calm_ms for load in loads.values()):
+        return None, 0.0
+    role = max(grown, key=lambda name: grown[name])
+    return role, grown[role] / total
 
 
 def _load(name: str, readings: Sequence[Pressure]) -> RoleLoad | None:

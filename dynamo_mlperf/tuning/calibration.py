@@ -17,7 +17,7 @@ import numpy as np
 
 from dynamo_mlperf.benchmark.rules import SCENARIOS
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import write_json
+from dynamo_mlperf.files import read_bounded, write_json
 from dynamo_mlperf.topology.document import read_document
 from dynamo_mlperf.tuning.rehearsal_engines import Factors
 
@@ -250,7 +250,7 @@ def read_calibration(path: Path) -> Calibration:
         ConfigError: They cannot be read, or are none.
     """
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_bounded(path))
         factors = value["factors"]
         return Calibration(
             Factors(*(_positive(factors[name]) for name in ("prefill", "itl", "overhead_ms"))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dynamo_mlperf.errors import ExitCode, MeasureError
+from dynamo_mlperf.errors import ExitCode, MeasureError, ServingError, SetupError
 from dynamo_mlperf.tuning.fit import within_limits
 from dynamo_mlperf.tuning.offline import judge_offline, measured_qps, next_offline_step
 from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe
@@ -66,6 +66,7 @@ class Conduct:
 
         Raises:
             MeasureError: A probe did not measure, and its repeat did not either.
+            ServingError, SetupError: What serves died; what that may have spoilt counts for nothing.
             Stopped: A signal asked to stop; everything so far is recorded.
         """
         history = self.records.history()
@@ -105,6 +106,9 @@ class Conduct:
                 fault = str(found)
                 self.records.keep_fault(folder, fault)
                 self.tell(f"{folder.name}: did not measure: {fault}")
+            except (ServingError, SetupError) as problem:
+                self.records.distrust(folder, problem.what.partition("\n")[0])
+                raise
         raise MeasureError(
             f"the probe at {probe.rate:.5g} QPS did not measure, twice: {fault}",
             self.prober.line(probe),

@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import write_atomic
+from dynamo_mlperf.files import read_bounded, write_atomic
 from dynamo_mlperf.topology.document import read_document
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def read_profile(path: Path) -> Profile:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigError(f"{path}: {path.stat().st_size} bytes, over {_MAX_BYTES}", action)
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as content:
+        with np.load(io.BytesIO(read_bounded(path)), allow_pickle=False) as content:
             missing = [key for key in KEYS if key not in content]
             if missing:
                 raise ConfigError(f"{path}: no {', '.join(missing)} in it", action)

@@ -3,7 +3,7 @@
 ```
 search.json            settings and command; another search is refused
 probe-001/             stream.jsonl and probe.log of the program, record.json once it has ended,
-                       or fault.json where it did not measure
+                       or fault.json where it did not measure, or what it measured was failing
 answer.json            once there is one
 ```
 """
@@ -20,7 +20,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError, SetupError
-from dynamo_mlperf.files import write_json
+from dynamo_mlperf.files import MOST_LOG_BYTES, read_bounded, read_text, write_json
 from dynamo_mlperf.tuning.probe_command import STREAM
 from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample
 from dynamo_mlperf.tuning.stream import ProbeFault, check_order, parse_line
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.tuning.probes import History
 
 _RECORD, _FAULT, _PLAN = "record.json", "fault.json", "plan.json"
+_DISTRUSTED = "distrusted.json"
 _STILL_S, _OLDEST_S = 600.0, 7200.0
 """A search that lay still for less is as if it had gone on; and from this age on all is as old."""
 SETTINGS, ANSWER = "search.json", "answer.json"
@@ -52,6 +53,7 @@ class RecordDirectory:
 
     def __init__(self, root: Path, settings: dict[str, Any]) -> None:
         self.root = root
+        self._made: list[Path] = []
         try:
             root.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -144,6 +146,7 @@ class RecordDirectory:
         except OSError as problem:
             raise _unwritten(folder, problem) from problem
         _write(folder / _PLAN, asdict(probe))
+        self._made.append(folder)
         return folder
 
     def keep(self, folder: Path, record: ProbeRecord) -> None:
@@ -154,6 +157,17 @@ class RecordDirectory:
         """Record that a probe did not measure."""
         _write(folder / _FAULT, {"fault": fault})
 
+    def distrust(self, folder: Path, why: str) -> None:
+        """Let a probe count for nothing during which what served died: nobody knows since when it had been failing.
+
+        Before a probe's first line all that serves has answered. So where there is none, the probe before it is in
+        doubt, too.
+        """
+        for one in [folder] if (folder / STREAM).exists() else self._made[-2:]:
+            if (one / _RECORD).exists():
+                (one / _RECORD).rename(one / _DISTRUSTED)
+            self.keep_fault(one, why)
+
     def keep_answer(self, answer: dict[str, Any]) -> None:
         """Record the end of the search."""
         _write(self.root / ANSWER, answer)
@@ -161,7 +175,7 @@ class RecordDirectory:
 
 def _load(path: Path, action: str = "name another --record-dir") -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(read_bounded(path))
     except (ValueError, RecursionError) as problem:
         raise ConfigError(f"{path} is no JSON: {problem}", action) from problem
     except OSError as problem:
@@ -247,7 +261,7 @@ def _recover(folder: Path, begin_s: float) -> ProbeRecord | None:
         return None
     plan: Probe = _read(folder / _PLAN, lambda value: Probe(**value))
     samples: list[Sample] = []
-    for number, line in enumerate((folder / STREAM).read_text(errors="replace").split("\n"), 1):
+    for number, line in enumerate(read_text(folder / STREAM, MOST_LOG_BYTES, errors="replace").split("\n"), 1):
         try:
             value = parse_line(line, number)
             if isinstance(value, Sample):

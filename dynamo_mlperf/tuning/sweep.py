@@ -1,7 +1,8 @@
 """The sweep over splits: which one is next, which cannot win, which has won. Pure steps over what was measured.
 
 A role's measured capacity bounds the whole: rate <= min(P * p, D * d). What p and d are is known where a search named
-the role that limits: with n workers of it the split held at most its answer's ceiling.
+the role that limits: with n workers of it the split held at most its answer's ceiling. They are no constants of the
+engine, though: `bound_of` leaves room for what other splits change of them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
+
+from dynamo_mlperf.tuning.bottleneck import CLEAR
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +22,8 @@ ALLOWANCE = 0.1
 """More workers of a role share their queue better: a larger pool may hold this much more per worker than a smaller."""
 ALIKE = 1.05
 """Predictions within this factor of the best say nothing of who wins: among those, fewest restarts decide."""
+ROOM_S = 60.0
+"""What a split that is up needs of the allocation's time beyond a full-length run: coming to rest, probes' starts."""
 NO_TIME = "the allocation's time was over; resume the sweep in a longer one"
 _EXACT_PATH = 10
 """Splits up to which the order with the fewest restarts is found exactly; beyond, always the nearest is next."""
@@ -33,7 +38,7 @@ class SplitResult:
         rate_qps: The highest rate at which a full-length run was VALID; None where none was.
         ceiling_qps: A rate above which it is known not to hold; None where that is not known.
         bottleneck: The role that limits; None where the engines do not tell.
-        clear: Whether that is certain enough to bound other splits.
+        share: Its part of the growth of time per request at that rate, 0 to 1; from CLEAR on it bounds other splits.
         why: What the engines told of it, for people.
     """
 
@@ -41,7 +46,7 @@ class SplitResult:
     rate_qps: float | None
     ceiling_qps: float | None = None
     bottleneck: str | None = None
-    clear: bool = False
+    share: float = 0.0
     why: str = ""
 
 
@@ -104,16 +109,24 @@ def restarts_between(before: RoleSplit | None, after: RoleSplit) -> int:
 
 
 def bound_of(split: RoleSplit, results: Sequence[SplitResult]) -> Bound | None:
-    """The lowest bound of a split's rate that the measured ones give; None where they give none."""
+    """The lowest bound of a split's rate that the measured ones give; None where they give none.
+
+    A worker of the limiting role may hold more in another split than it did where it was measured:
+    - Roles share the time that a request may take. Where the limiting role had `share` of its growth, it has all of it
+      at most where the other roles are idle. What a worker holds is concave in that time (a queue's or a batch's
+      figures alike), so it holds at most 1 / `share` as much.
+    - A larger pool shares its queue better: ALLOWANCE.
+    Prefix caches, of which a pool of another size would hold another part, are off in every engine.
+    """
     bounds = []
     for result in results:
-        if result.bottleneck is None or result.ceiling_qps is None or not result.clear:
+        if result.bottleneck is None or result.ceiling_qps is None or result.share < CLEAR:
             continue
         there, here = result.split.of(result.bottleneck), split.of(result.bottleneck)
         if there.tensor_parallel != here.tensor_parallel:
             continue
-        allowance = ALLOWANCE if here.workers > there.workers else 0.0
-        qps = result.ceiling_qps * here.workers / there.workers * (1.0 + allowance)
+        margin = (1.0 + ALLOWANCE if here.workers > there.workers else 1.0) / min(result.share, 1.0)
+        qps = result.ceiling_qps * here.workers / there.workers * margin
         bounds.append(Bound(qps, result.bottleneck, result))
     return min(bounds, key=lambda bound: bound.qps, default=None)
 
@@ -154,14 +167,16 @@ def next_split(state: SweepState) -> RoleSplit | None:
     return _path(state.running, tuple(_promising(left, state)))[0]
 
 
-def without_time(state: SweepState, left_s: float | None, shortest_s: float) -> dict[str, str]:
+def without_time(state: SweepState, left_s: float | None, run_s: float, way_s: float) -> dict[str, str]:
     """Splits that are open and for which no time is left, each with the figures; empty while there is time.
 
     Args:
         state: What is known.
         left_s: Seconds that the allocation leaves; None where it has no end.
-        shortest_s: Seconds that one split takes at least.
+        run_s: Seconds that a full-length run takes at least.
+        way_s: Seconds that the workers of a split which is not up needed the last time until they served.
     """
+    shortest_s = run_s + ROOM_S + (0.0 if next_split(state) == state.running else way_s)
     if left_s is None or left_s >= shortest_s:
         return {}
     done = {result.split.name for result in state.results} | pruned(state).keys()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamo_mlperf.job.health import check_machine
+from dynamo_mlperf.job.health import _starts, check_machine
 from dynamo_mlperf.process.machine import read_machine
 from tests.fakes.slurm_programs import FakeSlurm
 
@@ -28,3 +28,13 @@ def test_slurm_is_there_when_it_answers(
     for engine in ("frontend", "vLLM worker"):
         assert findings[engine].found == "not checked: inside the container image"
         assert not any((findings[engine].needed, findings[engine].checked, findings[engine].good))
+
+
+def test_an_engine_that_takes_its_time_is_not_called_broken(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexec sleep 60\n")
+    python.chmod(0o755)
+    finding = _starts("vLLM worker", str(python), "dynamo.vllm", start_s=0.5)
+    assert (finding.good, finding.needed) == (False, True)
+    assert finding.found.startswith("gave no help text in 0.5 s; the machine's load is ")
+    assert finding.action == f"try again when it is less busy, or run it by hand: {python} -m dynamo.vllm --help"

@@ -9,7 +9,8 @@ import pytest
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.redoing import changes, refuse_changed
-from dynamo_mlperf.job.sweep_records import SweepRecords, finished_split, run_at, split_changes
+from dynamo_mlperf.job.split_record import finished_split, split_changes
+from dynamo_mlperf.job.sweep_records import SweepRecords, run_at
 from dynamo_mlperf.topology.role_splits import RoleCount, RoleSplit
 
 if TYPE_CHECKING:
