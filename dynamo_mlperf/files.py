@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from blake3 import blake3
 
@@ -19,6 +20,56 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _BLOCK_BYTES = 4 * 1024 * 1024
+MOST_RECORD_BYTES = 64_000_000
+"""More than the records of the largest runs: whoever wrote a longer file was no run of ours."""
+MOST_TOPOLOGY_BYTES = 1_000_000
+"""Of a file that a person writes: of more, YAML alone would take minutes."""
+MOST_LOG_BYTES = 1_000_000_000
+"""More than what the load client of the largest runs writes into one file: ten million queries."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file that may be anybody's for reading: a pipe is not waited for, a device not read without end.
+
+    Raises:
+        OSError: It is no regular file, or cannot be opened.
+    """
+    source = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - the caller closes it; Path.open has no opener
+    mode = os.fstat(source.fileno()).st_mode
+    if stat.S_ISREG(mode):
+        return source
+    source.close()
+    code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    raise OSError(code, "a device or pipe, not a file" if code == errno.EINVAL else os.strerror(code), str(path))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_bounded(path: Path, most_bytes: int = MOST_RECORD_BYTES) -> bytes:
+    """The content of a file that may be anybody's.
+
+    Raises:
+        ValueError: It is longer than `most_bytes`.
+        OSError: It is no regular file, or cannot be read.
+    """
+    with open_regular(path) as source:
+        raw = source.read(most_bytes + 1) if os.fstat(source.fileno()).st_size <= most_bytes else None
+    if raw is None or len(raw) > most_bytes:
+        raise ValueError(f"is longer than {most_bytes // 1_000_000} MB")
+    return raw
+
+
+def read_text(path: Path, most_bytes: int = MOST_RECORD_BYTES, *, errors: str = "strict") -> str:
+    """The same as text, its line ends as `Path.read_text` gives them; `errors` as for `bytes.decode`.
+
+    Raises:
+        ValueError: It is longer than `most_bytes`, or no UTF-8.
+        OSError: It is no regular file, or cannot be read.
+    """
+    text = read_bounded(path, most_bytes).decode(errors=errors)
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def write_atomic(path: Path, data: str | bytes, *, durable: bool = True) -> None:
@@ -72,13 +123,13 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """All whole lines of a JSON-lines file; a last line cut by a crash is left out, a missing file is empty."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    return [json.loads(line) for line in read_text(path, MOST_LOG_BYTES).split("\n")[:-1]]
 
 
 def digest_file(path: Path) -> str:
     """BLAKE3 of the file's content as 64 hex digits (the hash that staging manifests carry)."""
     hasher = blake3()
-    with path.open("rb") as source:
+    with open_regular(path) as source:
         while block := source.read(_BLOCK_BYTES):
             hasher.update(block)
     return hasher.hexdigest()

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dynamo_mlperf.errors import ExitCode
-from dynamo_mlperf.files import RunPaths, append_json_line, read_json_lines, write_json
+from dynamo_mlperf.files import RunPaths, append_json_line, read_bounded, read_json_lines, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -193,7 +193,7 @@ def read_verdict(paths: RunPaths) -> dict[str, Any] | None:
     """The verdict of a run that ended, else None."""
     if not paths.verdict.exists():
         return None
-    value: dict[str, Any] = json.loads(paths.verdict.read_text())
+    value: dict[str, Any] = json.loads(read_bounded(paths.verdict))
     return value
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, overload
 from dynamo_mlperf.benchmark.json_lines import json_lines
 from dynamo_mlperf.benchmark.wording import Wording, load_wording
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import read_bounded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,11 +97,10 @@ class ProductSample:
             ConfigError: The file has gone or cannot be read.
         """
         try:
-            return self.image_path.read_bytes()
-        except OSError as error:
-            raise ConfigError(
-                f"{self.where}: image {self.image_path}: {error.strerror}", "restore that file"
-            ) from error
+            return read_bounded(self.image_path)
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"{self.where}: image {self.image_path}: {why}", "restore that file") from error
 
     @property
     def image_media_type(self) -> str:

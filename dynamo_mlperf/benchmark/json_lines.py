@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ def json_lines(path: Path, way_out: str) -> Iterator[tuple[str, dict[str, Any]]]
     """
     number, blank = 0, ""
     try:
-        with path.open("rb") as source:
+        with open_regular(path) as source:
             while line := source.readline(MOST_BYTES + 1):
                 number += 1
                 where = f"{path}:{number}"

@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dynamo_mlperf.benchmark.catalogue import ProductSample, messages, prompt_texts
 from dynamo_mlperf.benchmark.image_size import HEAD_BYTES, image_size
+from dynamo_mlperf.files import read_bounded, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,9 +153,9 @@ def _tokenizer(model_dir: Path) -> Any:  # noqa: ANN401 - a library that may not
 def _template(model_dir: Path) -> Any:  # noqa: ANN401 - jinja2's Template
     text = None
     if (model_dir / "chat_template.jinja").is_file():
-        text = (model_dir / "chat_template.jinja").read_text()
+        text = read_text(model_dir / "chat_template.jinja")
     elif (model_dir / "tokenizer_config.json").is_file():
-        text = json.loads((model_dir / "tokenizer_config.json").read_text()).get("chat_template")
+        text = json.loads(read_bounded(model_dir / "tokenizer_config.json")).get("chat_template")
     if not isinstance(text, str):
         return None
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
@@ -166,7 +167,7 @@ def _template(model_dir: Path) -> Any:  # noqa: ANN401 - jinja2's Template
 
 def _image_rule(model_dir: Path) -> ImageRule:
     path = model_dir / "preprocessor_config.json"
-    value = json.loads(path.read_text()) if path.is_file() else {}
+    value = json.loads(read_bounded(path)) if path.is_file() else {}
     size = value.get("size") or {}
     side = int(value.get("patch_size", 16)) * int(value.get("merge_size", 2))
     least = int(size.get("shortest_edge", value.get("min_pixels", side * side)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import read_bounded
 
 WORDING_FILE = "prompt.json"
 FIELDS = ("product_title", "product_description", "potential_product_categories")
@@ -49,7 +50,7 @@ def load_wording(directory: Path) -> Wording | None:
     if not path.exists():
         return None
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_bounded(path))
         system, user = value["system"], value["user"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{path}: no wording of prompts: {type(error).__name__} {error}", _way_out()) from error

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
+import functools
 import importlib
 import sys
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from dynamo_mlperf import __version__
 from dynamo_mlperf.cli.given import refuse_empty
-from dynamo_mlperf.cli.output import flush_stdout, lasting_stderr, quiet_stdout
+from dynamo_mlperf.cli.output import flush_stdout, json_text, lasting_stderr, quiet_stdout
 from dynamo_mlperf.errors import DynamoMlperfError, ExitCode
+from dynamo_mlperf.process.secret_words import redacted
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -88,43 +91,75 @@ def root() -> None:
     """A topology file goes in, a defensible MLPerf Inference result comes out."""
 
 
-def _report_bug(kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:
-    """What Python calls for an exception that nobody caught; it then ends with 1, our code for a bug."""
-    traceback.print_exception(kind, problem, trace)
-    click.echo("error: this is a bug; please report the lines above with the command that you ran", err=True)
-
-
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point: every way to end has its exit code."""
-    sys.excepthook = _report_bug
+    """Entry point: every way to end has its exit code, and with `--json` an answer of its own."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    as_json = _wants_json(words)
+    sys.excepthook = functools.partial(_report_bug, as_json)
     lasting_stderr()
     try:
         # Not root.main: it would take a reader that closed its pipe for a failure of ours.
-        with root.make_context("dynamo-mlperf", sys.argv[1:] if arguments is None else list(arguments)) as context:
+        with root.make_context("dynamo-mlperf", words) as context:
             code = root.invoke(context)
         flush_stdout()
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
-    except click.exceptions.Abort:
-        sys.exit(ExitCode.INTERRUPTED)
-    except KeyboardInterrupt:
-        sys.exit(ExitCode.INTERRUPTED)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _end(as_json, ExitCode.INTERRUPTED, "interrupted")
     except click.ClickException as problem:
         problem.show()
-        sys.exit(ExitCode.USAGE)
+        _end(as_json, ExitCode.USAGE, problem.format_message(), _help_of(problem))
     except DynamoMlperfError as problem:
-        click.echo(f"error: {problem}", err=True)
-        sys.exit(problem.exit_code)
+        click.echo(f"error: {redacted(str(problem))}", err=True)
+        _end(as_json, problem.exit_code, problem.what, problem.action)
     except BrokenPipeError:
         quiet_stdout()
         sys.exit(ExitCode.DONE)
     except OSError as problem:
         if problem.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            click.echo(f"error: {problem.strerror}: {str(problem.filename)[:_SHOWN]}\n  Try: another path", err=True)
-            sys.exit(ExitCode.USAGE)
+            what = f"{problem.strerror}: {str(problem.filename)[:_SHOWN]}"
+            click.echo(f"error: {what}\n  Try: another path", err=True)
+            _end(as_json, ExitCode.USAGE, what, "another path")
         if problem.errno != errno.ENOSPC or problem.filename is not None:
             raise
         quiet_stdout()
         click.echo("error: the answer could not be written: no space left where stdout goes", err=True)
         sys.exit(ExitCode.SETUP)
     sys.exit(code if isinstance(code, int) else ExitCode.DONE)
+
+
+def _wants_json(words: list[str]) -> bool:
+    """Whether the answer is asked for as JSON; a controller that `--attach` started leaves errors to its caller."""
+    own = words[: words.index("--")] if "--" in words else words
+    return "--json" in own and "--within" not in own
+
+
+def _help_of(problem: click.ClickException) -> str:
+    context = problem.ctx if isinstance(problem, click.UsageError) else None
+    return f"{context.command_path} --help" if context is not None else "dynamo-mlperf --help"
+
+
+def _end(as_json: bool, code: ExitCode, what: str, action: str = "") -> NoReturn:  # noqa: FBT001 - private
+    """End with this code; with `--json` what stderr said in words is the answer on stdout, too.
+
+    No verb has answered when it ends in an error, so that there is just one JSON value to read.
+    """
+    if as_json:
+        error = {"what": redacted(what), "action": redacted(action), "exit_code": int(code)}
+        try:
+            click.echo(json_text({"error": error}))
+            flush_stdout()
+        except OSError:  # nobody reads it, or it has no room; the exit code tells all the same
+            quiet_stdout()
+    sys.exit(code)
+
+
+def _report_bug(as_json: bool, kind: type[BaseException], problem: BaseException, trace: TracebackType | None) -> None:  # noqa: FBT001 - bound in `main`
+    """What Python calls for an exception that nobody caught; it then ends with 1, our code for a bug."""
+    traceback.print_exception(kind, problem, trace)
+    click.echo("error: this is a bug; please report the lines above with the command that you ran", err=True)
+    if as_json:
+        what = f"a bug: {kind.__name__}: {problem}"
+        action = "please report what stderr says with the command that you ran"
+        with contextlib.suppress(SystemExit):
+            _end(as_json, ExitCode.BUG, what, action)

@@ -100,7 +100,7 @@ def run_attached(
         ConfigError: The file is refused, as `submit` refuses it.
         SetupError: The job cannot take the run, or no run began, whatever srun's status.
     """
-    topology, plan, _site = prepare(file, site, Path.cwd(), nodes, from_afar=True, blocks=blocks)
+    topology, plan, its_site = prepare(file, site, Path.cwd(), nodes, from_afar=True, blocks=blocks)
     refuse_unfilled(site or topology.site, Path.cwd())
     old = None if resume is None else str(resumable(resume, topology, Path.cwd(), redo=redo))
     job = live_job(job_id)
@@ -122,7 +122,8 @@ def run_attached(
     program = (*python, "dynamo_mlperf.process.relay", *python, "dynamo_mlperf.cli", *words)
     name = controller_step_name(token, [job.hosts.index(host) for host in hosts])
     click.echo(_told(job, hosts), err=True)
-    status = through_launcher(controller_argv(job.job_id, hosts[0], name, program), clean_environment(), Path.cwd())
+    argv = controller_argv(job.job_id, hosts[0], name, program, start_s=its_site.step_start_s)
+    status = through_launcher(argv, clean_environment(), Path.cwd())
     _end_steps(job.job_id, token)
     how = _how_it_ended(status)
     if not _began(place) and status not in _STOPPED:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dynamo_mlperf.errors import SetupError
-from dynamo_mlperf.files import write_atomic
+from dynamo_mlperf.files import read_bounded, read_text, write_atomic
 from dynamo_mlperf.job.cluster_check import FINDINGS
 from dynamo_mlperf.slurm.checks import FAILED, NOT_CHECKED, OK, WARNING, Check
 from dynamo_mlperf.slurm.jobs import query_jobs
@@ -172,10 +172,10 @@ def _wait(job_id: str) -> None:
 
 def _read(out: Path, job_id: str) -> list[Check]:
     try:
-        found: dict[str, Any] = json.loads((out / FINDINGS).read_text())
+        found: dict[str, Any] = json.loads(read_bounded(out / FINDINGS))
     except (OSError, ValueError):
         info = query_jobs([job_id])[job_id]
-        said = (out / "job.out").read_text(errors="replace").strip() if (out / "job.out").is_file() else ""
+        said = read_text(out / "job.out", errors="replace").strip() if (out / "job.out").is_file() else ""
         last = said.splitlines()[-1] if said else "it printed nothing"
         return [
             Check(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from dynamo_mlperf.cli.numbers import FiniteRange
+from dynamo_mlperf.files import read_bounded, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +33,34 @@ _PACKAGE = Path(__file__).resolve().parent.parent
     help="Make the tiny model, catalogue and prompts there.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that differ from the examples.")
-def command(directory: Path | None, assets: Path | None, *, only_list: bool, force: bool) -> None:
+@click.option("--nodes", type=click.IntRange(1, 10_000), help="Own cluster: nodes of one job.")
+@click.option("--gpus-per-node", "gpus", type=click.IntRange(1, 64), help="Own cluster: GPUs of each node.")
+@click.option(
+    "--gpu-memory-gb", "gpu_gb", type=FiniteRange(min=1, max=100_000), help="Own cluster: GB of each GPU, as sold."
+)
+@click.option("--model", help="Own cluster: the model, such as qwen3-vl-235b-a22b.")
+@click.option("--benchmark", help="Own cluster: the benchmark; left out, the model's own.")
+@click.option("--scenario", help="Own cluster: Server, Interactive or Offline.  [default: Server]")
+@click.option(
+    "--precision",
+    type=click.Choice(["bf16", "fp8", "nvfp4", "mxfp4"]),
+    help="Own cluster: of the weights.  [default: as published]",
+)
+@click.option("--split", help="Own cluster: 4P8D, with a TP 4P2x8D1, or 16A2.  [default: half of the GPUs each]")
+def command(directory: Path | None, assets: Path | None, *, only_list: bool, force: bool, **own: Any) -> None:  # noqa: ANN401 - click's values
     """Copy the example topologies, sites and manifests to DIRECTORY (default: here).
 
     With --assets alone nothing is copied: only the tiny model, catalogue and prompts are made, which the
     examples without a GPU use. No file of yours is overwritten without --force.
+
+    With --nodes, --gpus-per-node, --gpu-memory-gb and --model a topology file and a site file for a cluster of your
+    own are written instead, at the lowest tensor_parallel at which the model loads; lines with FILL IN are yours to
+    complete. What does not fit is refused as `plan` refuses it.
     """
+    given = {name: value for name, value in own.items() if value is not None}
+    if given:
+        _own(directory or Path(), given, force=force, alone=assets is None and not only_list)
+        return
     if only_list:
         for name in _examples():
             click.echo(name)
@@ -54,6 +79,44 @@ def command(directory: Path | None, assets: Path | None, *, only_list: bool, for
         click.echo(path)
     if assets is None:
         _say_what_is_next(directory or Path())
+
+
+def _own(directory: Path, given: dict[str, Any], *, force: bool, alone: bool) -> None:
+    """Write the files for a cluster of one's own, once they are known to be whole.
+
+    Raises:
+        ConfigError: An option is missing, does not go with these, or the deployment does not fit.
+        SetupError: They cannot be written.
+    """
+    from dynamo_mlperf.cli.init_own import SITE, Own, own_files
+    from dynamo_mlperf.errors import ConfigError, SetupError
+    from dynamo_mlperf.files import write_atomic
+
+    wanted = {"nodes": "--nodes 4", "gpus": "--gpus-per-node 8", "gpu_gb": "--gpu-memory-gb 141", "model": "--model M"}
+    if missing := [option for name, option in wanted.items() if name not in given]:
+        raise ConfigError(f"a cluster of your own needs {' '.join(missing)} too", "give them, as your nodes are")
+    if not alone:
+        raise ConfigError("--list and --assets do not go with a cluster of your own", "call init twice")
+    own = Own(**given)
+    files = own_files(own, directory)
+    site = f"slurm/sites/{SITE}.yaml"
+    kept = {name for name in files if name == site and (directory / name).exists()}  # one for all topologies
+    for name, text in files.items():
+        if name not in kept and (directory / name).exists() and not (force or _has(directory / name, text.encode())):
+            raise ConfigError(f"{directory / name} exists and differs", "name another directory, or --force")
+    try:
+        for name, text in files.items():
+            if name in kept:
+                continue
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(directory / name, text)
+            (directory / name).chmod(0o755 if name.startswith("topologies") else 0o644)
+    except OSError as error:
+        raise SetupError(f"{error.filename}: {error.strerror}", "name a directory that you can write") from error
+    for name in files:
+        click.echo(str(directory / name))
+    steps = [f"dynamo-mlperf plan topologies/{own.name}.yaml", f"complete what says FILL IN, there and in {site}"]
+    _say_steps(directory, [*steps, f"dynamo-mlperf doctor --site {site}", f"sbatch topologies/{own.name}.yaml"])
 
 
 def _shipped_root() -> Path:
@@ -83,11 +146,7 @@ def _copy_examples(directory: Path, *, force: bool) -> list[str]:
 
     examples = _examples()
     there = {name for name in examples if (directory / name).exists() or (directory / name).is_symlink()}
-    same = {
-        name
-        for name in there
-        if (directory / name).is_file() and (directory / name).read_bytes() == examples[name].read_bytes()
-    }
+    same = {name for name in there if _has(directory / name, examples[name].read_bytes())}
     different = sorted(there - same)
     if different and not force:
         raise ConfigError(
@@ -104,12 +163,25 @@ def _copy_examples(directory: Path, *, force: bool) -> list[str]:
     return [str(directory / name) for name in copied]
 
 
+def _has(path: Path, content: bytes) -> bool:
+    """Whether a file has just this content."""
+    try:
+        return read_bounded(path, len(content)) == content
+    except (OSError, ValueError):
+        return False
+
+
 def _say_what_is_next(directory: Path) -> None:
     """The commands from the copied examples to a first run."""
+    _say_steps(directory, ["dynamo-mlperf init --assets assets", "dynamo-mlperf run topologies/demo.yaml"])
+
+
+def _say_steps(directory: Path, steps: list[str]) -> None:
+    """Steps from the directory that was written."""
     import shlex
 
-    steps = [] if directory.resolve() == Path.cwd() else [f"cd {shlex.quote(str(directory))}"]
-    steps += ["dynamo-mlperf init --assets assets", "dynamo-mlperf run topologies/demo.yaml"]
+    if directory.resolve() != Path.cwd():
+        steps = [f"cd {shlex.quote(str(directory))}", *steps]
     click.echo("Next:\n" + "\n".join(f"  {step}" for step in steps), err=True)
 
 
@@ -135,7 +207,7 @@ def _generator() -> str:
 
 def _is_made(final: Path, generator: str) -> bool:
     marker = final / MADE_BY
-    return marker.is_file() and marker.read_text() == generator
+    return marker.is_file() and read_text(marker) == generator
 
 
 def _make(final: Path, write: Callable[[Path], None], *, force: bool) -> None:

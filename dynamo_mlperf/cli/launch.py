@@ -13,11 +13,12 @@ from dynamo_mlperf.cli.output import flush_stdout, json_text, quiet_stdout
 from dynamo_mlperf.cli.progress import TerminalProgress
 from dynamo_mlperf.cli.run_directory import run_directory
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.job.controller import JobRequest, run_job
 from dynamo_mlperf.job.endpoints_data import check_client
 from dynamo_mlperf.job.expected import check_enough
 from dynamo_mlperf.job.predictions import predicted_qps
-from dynamo_mlperf.job.resuming import SEARCH_DIR, check_resume
+from dynamo_mlperf.job.resuming import SEARCH_DIR, begun_run, check_resume
 from dynamo_mlperf.job.sweep_start import sweep_start
 from dynamo_mlperf.job.weights import read_manifest
 from dynamo_mlperf.job.workload import check_workload
@@ -118,7 +119,7 @@ def resumable(run: str, topology: Topology, base_dir: Path, *, redo: bool = Fals
     Raises:
         ConfigError: There is no such run, or its records are of something else.
     """
-    place = run_directory(run).resolve()
+    place = begun_run(run_directory(run).resolve(), topology)
     check_resume(topology, base_dir, place, redo=redo)
     return place
 
@@ -176,7 +177,7 @@ def _say(verdict: Verdict, run_dir: Path, *, as_json: bool) -> None:
 def _search_answer(run_dir: Path) -> dict[str, Any] | None:
     """What a rate search of the run found; None where there was none, or it did not end."""
     try:
-        value: dict[str, Any] = json.loads((run_dir / SEARCH_DIR / ANSWER).read_text())
+        value: dict[str, Any] = json.loads(read_bounded(run_dir / SEARCH_DIR / ANSWER))
     except (OSError, ValueError):
         return None
     return value
@@ -196,7 +197,7 @@ def answer_line(found: Mapping[str, Any]) -> str:
 def _sweep_summary(run_dir: Path) -> dict[str, Any]:
     """`sweep/summary.json` under the key `sweep`; empty where the run is no sweep, or did not get that far."""
     try:
-        return {"sweep": json.loads((run_dir / SWEEP_SUMMARY).read_text())}
+        return {"sweep": json.loads(read_bounded(run_dir / SWEEP_SUMMARY))}
     except (OSError, ValueError):
         return {}
 

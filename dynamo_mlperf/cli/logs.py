@@ -19,6 +19,8 @@ POLL_S = 0.2
 ASK_S, ASK_SELDOM_S = 0.5, 5.0
 """Between questions to Slurm: once the run's own record says that it is over, and before."""
 _TAIL_BLOCK_BYTES = 65536
+_MOST_BYTES = 64 * 2**20
+"""Of one log at once: one without line ends is no log that anybody reads."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 JOB = "job"
 """Names the output of the batch job itself."""
@@ -36,7 +38,7 @@ def command(run: str, worker: str | None, lines: int, *, follow: bool, as_json: 
     """Show the logs of RUN: of WORKER alone (any process: prefill-0, frontend-0, loadgen, job), or of all.
 
     RUN is a directory, the name of a run below runs/ or its beginning, or the id of a job. `job` is what the batch job
-    itself printed.
+    itself printed. Lines that look like faults and are none stand as they are; notes on stderr say which, and why.
     """
     from dynamo_mlperf.slurm.runs import find_run
 
@@ -48,7 +50,9 @@ def command(run: str, worker: str | None, lines: int, *, follow: bool, as_json: 
 
         click.echo(json.dumps({name: str(path) for name, path in chosen.items()}))
         return
-    _show(chosen, lines, found if follow else None, all_of_them=worker is None)
+    printer = _Printer(several=worker is None and len(chosen) != 1)
+    _show(printer, chosen, lines, found if follow else None, all_of_them=worker is None)
+    _tell_harmless(found, printer.known)
 
 
 def _logs(run: Run) -> dict[str, Path]:
@@ -94,9 +98,21 @@ def _one(worker: str, logs: Mapping[str, Path], run: Run) -> Path:
     )
 
 
-def _show(logs: Mapping[str, Path], lines: int, following: Run | None, *, all_of_them: bool) -> None:
+def _tell_harmless(run: Run, known: Mapping[str, list[str]]) -> None:
+    """Say which of the lines that were shown look like faults and are none."""
+    from dynamo_mlperf.files import RunPaths
+    from dynamo_mlperf.report.known_lines import harmless_lines, stop_time
+    from dynamo_mlperf.report.run_files import Reader
+
+    events = Reader().lines(RunPaths(run.root).events, "events.jsonl") if known else []
+    for name, shown in known.items():
+        for why, count in harmless_lines(shown, stop_time(events, name)).items():
+            what = "1 line looks like a fault and is" if count == 1 else f"{count} lines look like faults and are"
+            click.echo(f"note: {name}: {what} none: {why}", err=True)
+
+
+def _show(printer: _Printer, logs: Mapping[str, Path], lines: int, following: Run | None, *, all_of_them: bool) -> None:
     """The last lines of each log, then, while it is followed, what comes; several logs have their names before them."""
-    printer = _Printer(several=all_of_them and len(logs) != 1)
     ends: dict[str, int] = {}
     for name, path in logs.items():
         text, ends[name] = _tail(path, lines)
@@ -109,10 +125,12 @@ def _show(logs: Mapping[str, Path], lines: int, following: Run | None, *, all_of
         over = end.reached()
         if all_of_them:
             logs = {**logs, **_written(following)}
+        came = False
         for name, path in logs.items():
             text, ends[name] = _more(path, ends.get(name, 0), whole=over)
             printer.show(name, text)
-        if over:
+            came = came or bool(text)
+        if over and not came:
             return
         time.sleep(POLL_S)
 
@@ -123,13 +141,18 @@ class _Printer:
     def __init__(self, *, several: bool) -> None:
         self._several = several
         self._last = ""
+        self.known: dict[str, list[str]] = {}
+        """Lines that were shown and may be harmless, by the name of their log."""
 
     def show(self, name: str, text: str) -> None:
         """Print a piece of a log."""
+        from dynamo_mlperf.report.known_lines import looks_known
         from dynamo_mlperf.report.quantities import printable
 
         if not text:
             return
+        if known := [line for line in text.splitlines() if looks_known(line)]:
+            self.known.setdefault(name, []).extend(known)
         if self._several and name != self._last:
             click.echo(f"==> {name} <==")
             self._last = name
@@ -142,9 +165,9 @@ def _tail(path: Path, lines: int) -> tuple[str, int]:
         return "", 0
     with path.open("rb") as source:
         end = source.seek(0, os.SEEK_END)
-        start, block = end, b""
-        while start > 0 and block.count(b"\n") <= lines:
-            start = max(0, start - _TAIL_BLOCK_BYTES)
+        start, block, step = end, b"", _TAIL_BLOCK_BYTES
+        while start > 0 and block.count(b"\n") <= lines and len(block) < _MOST_BYTES:
+            start, step = max(0, start - step), step * 2
             source.seek(start)
             block = source.read(end - start)
     whole = block.split(b"\n")
@@ -160,8 +183,8 @@ def _more(path: Path, after: int, *, whole: bool) -> tuple[str, int]:
         if source.seek(0, os.SEEK_END) < after:
             after = 0  # begun anew
         source.seek(after)
-        block = source.read()
-    taken = block if whole else block[: block.rfind(b"\n") + 1]
+        block = source.read(_MOST_BYTES)
+    taken = block if whole or len(block) == _MOST_BYTES else block[: block.rfind(b"\n") + 1]
     return taken.decode(errors="replace"), after + len(taken)
 
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dynamo_mlperf.files import read_bounded
+
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Sequence
@@ -47,7 +49,7 @@ def command(run_dirs: tuple[Path, ...], *, only_list: bool, as_json: bool, **opt
     if sum(ways) != 1:
         raise ConfigError("wanted one of RUN_DIR..., --from, --check and --list", "dynamo-mlperf profile RUN_DIR...")
     if only_list:
-        _list()
+        _list(as_json=as_json)
         return
     if options["check"] is not None:
         _say(read_profile(options["check"]), as_json=as_json)
@@ -170,7 +172,7 @@ def _workers_of(split: Path, roles: Sequence[tuple[str, Role]]) -> Counter[str]:
 
     path = split / "plan.json"
     try:
-        workers = [(str(each["role"]), len(each["ranks"])) for each in json.loads(path.read_text())["workers"]]
+        workers = [(str(each["role"]), len(each["ranks"])) for each in json.loads(read_bounded(path))["workers"]]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise ConfigError(f"{path} cannot be read: {problem}", f"remove {split}") from problem
     usual = {name: role.tensor_parallel * role.data_parallel for name, role in roles}
@@ -194,14 +196,22 @@ def _write(path: Path, profile: Profile) -> None:
     click.echo(f"{path} and {path.with_suffix('.yaml').name}: written", err=True)
 
 
-def _list() -> None:
+def _list(*, as_json: bool) -> None:
     from dynamo_mlperf.benchmark.rules import BENCHMARKS
+    from dynamo_mlperf.cli.output import json_text
     from dynamo_mlperf.tuning.profiles import read_profile, shipped_profiles
 
-    for benchmark in BENCHMARKS:
-        for path in shipped_profiles(benchmark):
-            facts = read_profile(path).facts
-            click.echo(f"{benchmark}  {path.stem}  {facts.get('source')}, {facts.get('date')}")
+    found = [
+        {"benchmark": benchmark, "name": path.stem, "source": str(facts.get("source")), "date": str(facts.get("date"))}
+        for benchmark in BENCHMARKS
+        for path in shipped_profiles(benchmark)
+        for facts in (read_profile(path).facts,)
+    ]
+    if as_json:
+        click.echo(json_text(found))
+        return
+    for one in found:
+        click.echo("{benchmark}  {name}  {source}, {date}".format(**one))
 
 
 def _say(profile: Profile, *, as_json: bool) -> None:

@@ -23,6 +23,7 @@ def rehearse_live(
         SetupError: The directory cannot be written.
     """
     from dynamo_mlperf.cli.launch import Launch, launch
+    from dynamo_mlperf.cli.output import json_text
     from dynamo_mlperf.cli.run import this_machine
     from dynamo_mlperf.errors import SetupError
     from dynamo_mlperf.job.context import local_run_id, new_nonce
@@ -45,7 +46,7 @@ def rehearse_live(
         raise SetupError(f"{directory}: {problem.strerror}", "--run-dir in a place that can be written") from problem
     if options["only_write"]:
         click.echo("the rehearsal's topology is written, its profiles and prompts beside it:", err=True)
-        click.echo(str(derived))
+        click.echo(json_text({"topology": str(derived)}) if options["as_json"] else str(derived))
         return 0
     click.echo(f"{derived}: written; the rehearsal's topology, its profiles and prompts beside it", err=True)
     stage.check()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dynamo_mlperf.errors import ConfigError, ExitCode
+from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, read_text
 
 if TYPE_CHECKING:
     from dynamo_mlperf.benchmark.accuracy.scores import Scores, Shortfall
@@ -147,7 +148,7 @@ def _data_set(topology: Path) -> Path | None:
     from dynamo_mlperf.benchmark.accuracy.truth import TRUTH_FILE
 
     try:
-        named = yaml.safe_load(topology.read_text())["measure"]["dataset"]
+        named = yaml.safe_load(read_text(topology, MOST_TOPOLOGY_BYTES))["measure"]["dataset"]
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError):
         return None
     if not isinstance(named, str) or not Path(named).is_dir():

@@ -147,6 +147,7 @@ def _search_file(file: Path, block: dict[str, object], options: dict[str, Any], 
 def _search_command(probe_command: str, options: dict[str, Any], *, as_json: bool) -> int:
     """Search with an external program."""
     from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.process.secret_words import redacted_words
     from dynamo_mlperf.process.signals import StopFlag
     from dynamo_mlperf.tuning.conduct import Conduct, answer_json, exit_code
     from dynamo_mlperf.tuning.probe_command import ProbeCommand
@@ -162,7 +163,7 @@ def _search_command(probe_command: str, options: dict[str, Any], *, as_json: boo
     with ExitStack() as stack:
         root = record_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dynamo-mlperf-search-")))
         kept = {key: value for key, value in asdict(settings).items() if key not in _FREE}
-        records = RecordDirectory(root, {"command": list(argv), "scenario": scenario, **kept})
+        records = RecordDirectory(root, {"command": redacted_words(argv), "scenario": scenario, **kept})
         stack.callback(records.close)
         offline = scenario == "Offline"
         conduct = Conduct(settings, offline, ProbeCommand(argv, stop, stall_s), records, stop.check, _tell)

@@ -202,6 +202,8 @@ def _follow(job: Submitted, *, as_json: bool) -> int:
         standing = _watch(job)
     except KeyboardInterrupt:
         click.echo(f"the job goes on; end it with: dynamo-mlperf cancel {job.job_id}", err=True)
+        if as_json:
+            click.echo(json.dumps(job.as_json()))
         return int(ExitCode.INTERRUPTED)
     from dynamo_mlperf.cli.output import json_text
 

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from dynamo_mlperf.errors import ConfigError, MeasureError, ServingError
 from dynamo_mlperf.load.bodies import IdsFrom, chat_body
+from dynamo_mlperf.process.secret_words import redacted
 from dynamo_mlperf.serving.errands import CHAT_PATH
 from dynamo_mlperf.serving.http import Request
 
@@ -96,6 +97,8 @@ def endpoint_of(urls: Sequence[str], model: str) -> Endpoint:
 
 def _entrance(url: str) -> tuple[str, int]:
     action = "write http://HOST:PORT"
+    if "@" in url:
+        raise ConfigError(f"{redacted(url)}: a URL with a user is recorded with the run", action)
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
@@ -107,8 +110,8 @@ def _entrance(url: str) -> tuple[str, int]:
         )
     if not parts.hostname or port is None or port == 0:
         raise ConfigError(f"{url} names no host and port", action)
-    if parts.username or parts.query or parts.path.rstrip("/") not in {"", "/v1", CHAT_PATH}:
-        raise ConfigError(f"{url}: only {CHAT_PATH} is measured, without user or query", action)
+    if parts.query or parts.path.rstrip("/") not in {"", "/v1", CHAT_PATH}:
+        raise ConfigError(f"{url}: only {CHAT_PATH} is measured, without query", action)
     return parts.hostname, port
 
 

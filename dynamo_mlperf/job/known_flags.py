@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import SetupError
-from dynamo_mlperf.files import write_atomic
+from dynamo_mlperf.files import read_bounded, write_atomic
 from dynamo_mlperf.process.command import inherited_environment
 from dynamo_mlperf.serving.engine_flags import flags_in_help, question, refuse_unknown, unknown_flags
 from dynamo_mlperf.serving.workers import CPU_STARTUP
@@ -76,7 +76,7 @@ def kept_answer(site: Site, topology: Topology, versions: Mapping[str, str]) -> 
 def read_kept(path: Path) -> frozenset[str]:
     """The flags of a kept answer; empty where there is none."""
     with contextlib.suppress(OSError, ValueError):
-        return frozenset(json.loads(path.read_text()))
+        return frozenset(json.loads(read_bounded(path)))
     return frozenset()
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.benchmark.prompt_length import PromptMeter, too_long
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.staging.manifest import load_manifest
 from dynamo_mlperf.topology.flag_values import length_of
 
@@ -76,7 +77,7 @@ def _limit(topology: Topology, directory: Path) -> tuple[int | None, str]:
         if (tokens := length_of(role.args.get(flag))) is not None
     }
     if len(given) < len(topology.roles.present()):
-        config = json.loads((directory / "config.json").read_text())
+        config = json.loads(read_bounded(directory / "config.json"))
         own = (config.get("text_config") or config).get("max_position_embeddings")
         if isinstance(own, int):
             given["max_position_embeddings of the model"] = own

@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.topology.searching import Search
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def search_changes(settings: Path, topology: Topology) -> list[str]:
     """
     known: dict[str, Any] | None
     try:
-        value = json.loads(settings.read_bytes())
+        value = json.loads(read_bounded(settings))
         known = {f"search.{key}": value.get(key) for key in _OF_SEARCH}
     except (OSError, ValueError, AttributeError, RecursionError):
         known = None

@@ -44,5 +44,5 @@ def score_apart(place: LoadPlace, measured: Measured) -> Scores:
     child = place.supervisor.start(command, Layer.TASK, may_end=True)
     status = place.supervisor.wait_for(child.poll, float("inf"), lambda: "scoring never ends")
     if status:
-        raise MeasureError(place.supervisor.obituary(child), f"read {command.log}")
+        raise place.supervisor.cause_of(child, MeasureError)
     return read_scores(out)

@@ -17,7 +17,7 @@ import yaml
 from dynamo_mlperf.benchmark.rounds import CURRENT, round_of
 from dynamo_mlperf.benchmark.rules import benchmark, check_scenario
 from dynamo_mlperf.errors import ConfigError, MeasureError
-from dynamo_mlperf.files import RunPaths
+from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, RunPaths, read_bounded, read_text
 from dynamo_mlperf.load.endpoints_results import CONFIG, SUMMARY, is_endpoints, read_results
 from dynamo_mlperf.load.endpoints_run import ACCOUNT, QUERIES, RECORD, REPORT_DIR, judge_run, read_record
 from dynamo_mlperf.load.endpoints_verdict import judge_endpoints
@@ -236,7 +236,7 @@ def _judge_record(
             raise MeasureError(f"{path} is no file", "copy the whole run directory")
     if not described:
         return _with_what_it_knew(again(None, _class_at_endpoint(paths, settings)), recorded)
-    measured = (yaml.safe_load(paths.topology.read_text()) or {}).get("measure") or {}
+    measured = _topology(paths).get("measure") or {}
     for key, made in (("benchmark", settings.benchmark), ("scenario", settings.scenario)):
         if measured.get(key, made) != made:
             raise ValueError(f"{made_by} is for {key} {made}, {paths.topology.name} for {measured[key]}")
@@ -287,11 +287,16 @@ def _unfinished(root: Path) -> Verdict:
     raise MeasureError(f"the run in {root} FAILED: {first['got']}", first["action"])
 
 
+def _topology(paths: RunPaths) -> dict[str, Any]:
+    """The topology file's content; empty where it is empty."""
+    return yaml.safe_load(read_text(paths.topology, MOST_TOPOLOGY_BYTES)) or {}
+
+
 def _transfer(paths: RunPaths) -> TransferEvidence | None:
     """As recorded; prefill and decode workers without a record have proven nothing."""
-    record = json.loads(paths.evidence.read_text()) if paths.evidence.exists() else {}
+    record = json.loads(read_bounded(paths.evidence)) if paths.evidence.exists() else {}
     value: dict[str, Any] | None = record.get("transfer")
-    roles = yaml.safe_load(paths.topology.read_text()).get("roles") or {}
+    roles = _topology(paths).get("roles") or {}
     disaggregated = "prefill" in roles or "decode" in roles
     if value is None:
         return TransferEvidence(disaggregated=True, proof="none") if disaggregated else None
@@ -301,7 +306,7 @@ def _transfer(paths: RunPaths) -> TransferEvidence | None:
 
 def _class(paths: RunPaths, settings: LoadSettings) -> ResultClass:
     """As the job decides it: by its engine, then by `reduced:`."""
-    topology = yaml.safe_load(paths.topology.read_text())
+    topology = _topology(paths)
     if topology.get("engine") == "mocker":
         return "rehearsal"
     if _started_simulated(paths):
@@ -311,15 +316,15 @@ def _class(paths: RunPaths, settings: LoadSettings) -> ResultClass:
 
 def _started_simulated(paths: RunPaths) -> bool:
     """Whether the run started simulated engines, whatever its topology file says by now."""
-    if not paths.commands.is_file():
+    if not paths.commands.exists():
         return False
-    started = (json.loads(line)["argv"] for line in paths.commands.read_text().splitlines())
+    started = (json.loads(line)["argv"] for line in read_text(paths.commands).splitlines())
     return any(word.endswith(_SIMULATED) for argv in started for word in argv)
 
 
 def _class_at_endpoint(paths: RunPaths, settings: LoadSettings) -> ResultClass:
     """Of a run of the verb `measure`: as it was said to be, and never more than its settings allow."""
-    said: str = json.loads(paths.endpoint.read_text())["class"]
+    said: str = json.loads(read_bounded(paths.endpoint))["class"]
     if said == "rehearsal":
         return "rehearsal"
     return "official" if said == "official" and not settings.reduced else "reduced"

@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import read_bounded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(read_bounded(path))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", "copy the model's files again") from error
     if not isinstance(value, dict):

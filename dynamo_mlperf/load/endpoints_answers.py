@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.accuracy.answers import Answer
 from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.files import MOST_LOG_BYTES, open_regular, read_bounded
 from dynamo_mlperf.load.endpoints_events import EVENTS
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def accuracy_answers(report_dir: Path) -> Iterator[Answer]:
     sample_of = _samples(report_dir / SAMPLES)
     path = report_dir / EVENTS
     try:
-        with path.open("rb") as log:
+        with open_regular(path) as log:
             for line in log:
                 if _COMPLETE not in line:
                     continue
@@ -49,7 +50,7 @@ def _samples(path: Path) -> Mapping[str, int]:
     """Index in the data set by the sample's id, of every phase but the performance phase."""
     found: dict[str, int] = {}
     try:
-        for name, ids in json.loads(path.read_text()).items():
+        for name, ids in json.loads(read_bounded(path, MOST_LOG_BYTES)).items():
             if name != _PERFORMANCE:
                 found |= {sample: _index(sample, value) for sample, value in ids.items()}
     except (OSError, ValueError, AttributeError, RecursionError) as error:

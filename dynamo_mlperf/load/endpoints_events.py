@@ -15,6 +15,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.files import open_regular
 from dynamo_mlperf.load.account import QUERIES_HEADER, Histogram
 from dynamo_mlperf.load.early_counts import early_counts
 
@@ -197,7 +198,7 @@ class EventFollower:
         if self._file is None:
             if not self._path.exists():
                 return False
-            self._file = self._path.open("rb")
+            self._file = open_regular(self._path)
         found = False
         while chunk := self._file.read(_CHUNK_BYTES):
             *lines, self._rest = (self._rest + chunk).split(b"\n")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.files import read_bounded, read_text
 from dynamo_mlperf.load.over_limit import Percentiles, figure
 
 if TYPE_CHECKING:
@@ -106,8 +107,8 @@ def read_results(directory: Path) -> EndpointsResults:
     """
     again = "run the measurement again"
     try:
-        summary = json.loads((directory / SUMMARY).read_text())
-        config = yaml.safe_load((directory / CONFIG).read_text())
+        summary = json.loads(read_bounded(directory / SUMMARY))
+        config = yaml.safe_load(read_text(directory / CONFIG))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise MeasureError(f"results of endpoints in {directory} cannot be read: {error}", again) from error
     if not isinstance(summary, dict) or not isinstance(config, dict):

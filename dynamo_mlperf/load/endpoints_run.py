@@ -17,6 +17,7 @@ from dynamo_mlperf.benchmark.rounds import round_of
 from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.benchmark.shapes import Limits
 from dynamo_mlperf.errors import ConfigError, MeasureError
+from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.load.checks import NAMED, claimed_class, tokens_per_sample, transfers
 from dynamo_mlperf.load.endpoints_config import not_in_force, sample_count
 from dynamo_mlperf.load.endpoints_results import EndpointsResults, read_results
@@ -78,7 +79,7 @@ def read_record(path: Path) -> EndpointsRecord:
     """
     again = "copy the whole run directory, or run the measurement again"
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(read_bounded(path))
         record = EndpointsRecord(**{**value, "settings": LoadSettings.from_json(value["settings"])})
         benchmark(record.settings.benchmark, record.settings.round_name)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -158,7 +159,7 @@ def judge_run(
 
 def _read_account(path: Path) -> dict[str, Any]:
     try:
-        value: dict[str, Any] = json.loads(path.read_text())
+        value: dict[str, Any] = json.loads(read_bounded(path))
         known = {**value, "sent": int(figure(value["sent"]) or 0)}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise MeasureError(f"{path} cannot be read: {error}", "run the measurement again") from error

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import read_text
 from dynamo_mlperf.load.settings import LoadSettings
 from dynamo_mlperf.load.user_conf import parse_user_conf
 
@@ -80,8 +81,8 @@ def with_user_conf(settings: LoadSettings, path: Path) -> LoadSettings:
         ConfigError: It cannot be read, a line has no effect, or one lowers what holds.
     """
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"user.conf {path} cannot be read: {error}", "name a file of text") from error
     try:
         values = parse_user_conf(text, settings)

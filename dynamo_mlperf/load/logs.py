@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.files import MOST_LOG_BYTES, read_bounded, read_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,10 +99,11 @@ def read_logs(directory: Path) -> LoadgenLog:
     Raises:
         MeasureError: The detail log is missing, cut or garbage.
     """
-    path = directory / DETAIL
+    path, summary = directory / DETAIL, directory / SUMMARY
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path, MOST_LOG_BYTES)
+        said = read_text(summary) if summary.is_file() else ""
+    except (OSError, ValueError) as error:
         raise MeasureError(f"LoadGen's log {path} cannot be read: {error}", "run the measurement again") from error
     values: dict[str, Any] = {}
     errors: list[str] = []
@@ -121,8 +123,7 @@ def read_logs(directory: Path) -> LoadgenLog:
             if metadata.get("is_warning"):
                 warnings.append(f"{key}: {value}")
     _check_whole(path, values)
-    summary = directory / SUMMARY
-    return LoadgenLog(values, tuple(errors), tuple(warnings), summary.read_text() if summary.is_file() else "")
+    return LoadgenLog(values, tuple(errors), tuple(warnings), said)
 
 
 def _no_number(word: str) -> None:
@@ -158,7 +159,7 @@ def logged_values(path: Path) -> dict[str, Any]:
         OSError: The file cannot be read.
     """
     values: dict[str, Any] = {}
-    for line in path.read_text(errors="replace").split("\n")[:-1]:
+    for line in read_text(path, MOST_LOG_BYTES, errors="replace").split("\n")[:-1]:
         _, mark, raw = line.partition(_MARK)
         if mark:
             with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -170,8 +171,8 @@ def logged_values(path: Path) -> dict[str, Any]:
 def generated_queries(path: Path) -> int | None:
     """How many samples LoadGen said it would issue, read from a log that may still be growing; None = not yet."""
     try:
-        found = dict(_GENERATED.findall(path.read_bytes()))
-    except OSError:
+        found = dict(_GENERATED.findall(read_bounded(path, MOST_LOG_BYTES)))
+    except (OSError, ValueError):
         return None
     if len(found) < 2:  # noqa: PLR2004 - queries, and samples in each
         return None
@@ -181,6 +182,6 @@ def generated_queries(path: Path) -> int | None:
 def audit_notice(path: Path) -> bool:
     """Whether a log that may still be growing says that an `audit.config` changed the settings."""
     try:
-        return _AUDIT_NOTICE.encode() in path.read_bytes()
-    except OSError:
+        return _AUDIT_NOTICE.encode() in read_bounded(path, MOST_LOG_BYTES)
+    except (OSError, ValueError):
         return False

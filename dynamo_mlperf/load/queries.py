@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.files import MOST_LOG_BYTES, read_bounded, read_text
 from dynamo_mlperf.load.account import QUERIES_HEADER
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ def read_queries(path: Path) -> Queries:
         MeasureError: The file is missing, cut or garbage.
     """
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path, MOST_LOG_BYTES)
+    except (OSError, ValueError) as error:
         raise MeasureError(f"{path} cannot be read: {error}", "run the measurement again") from error
     try:
         rows = list(csv.reader(text.splitlines()))
@@ -136,7 +137,7 @@ def read_client(path: Path) -> dict[str, Any]:
         MeasureError: The file is missing or no such account.
     """
     try:
-        value = json.loads(path.read_text(), parse_constant=_no_number)
+        value = json.loads(read_bounded(path), parse_constant=_no_number)
     except (OSError, ValueError) as error:
         raise MeasureError(f"{path} cannot be read: {error}", "run the measurement again") from error
     if not isinstance(value, dict) or not set(value) >= _CLIENT_KEYS:

@@ -17,6 +17,7 @@ import numpy as np
 
 from dynamo_mlperf.benchmark.accuracy.answers import AnswerLog
 from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.load.audit import ComplianceTest
 from dynamo_mlperf.record import Reason
 
@@ -70,7 +71,7 @@ def _token_answers(path: Path) -> list[_TokenAnswer]:
         MeasureError: The log is missing, cut, or no such log.
     """
     try:
-        entries = json.loads(path.read_text())
+        entries = json.loads(read_bounded(path))
         return [_token_answer(entry) for entry in entries]
     except OSError as error:
         raise MeasureError(f"{path}: {error.strerror}", "run the compliance test again") from error

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from dynamo_mlperf.process.secret_words import NOT_SHOWN, is_secret_name, redacted, redacted_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,13 +18,6 @@ INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR"
 
 RUN_VARIABLE = "DYNAMO_MLPERF_RUN"
 """Marks every process of a run, so that leftovers of a controller that died are recognised."""
-
-_SECRET = re.compile(r"(TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE)", re.IGNORECASE)
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether an environment variable of this name may hold a secret."""
-    return _SECRET.search(name) is not None
 
 
 def inherited_environment() -> dict[str, str]:
@@ -62,12 +56,12 @@ class Command:
     agent: bool = False
 
     def as_record(self) -> dict[str, Any]:
-        """The command as recorded: values of variables that may be secrets are out."""
-        env = {name: "(not recorded)" if is_secret_name(name) else value for name, value in self.env.items()}
+        """The command as recorded: values of variables that may be secrets are out, and what looks like one."""
+        env = {name: NOT_SHOWN if is_secret_name(name) else redacted(value) for name, value in self.env.items()}
         return {
             "process": self.name,
             "node": self.node,
-            "argv": list(self.argv),
+            "argv": redacted_words(self.argv),
             "env": env,
             "cwd": str(self.cwd) if self.cwd else None,
             "log": str(self.log),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.report.diff_noise import Noise, is_noise
@@ -55,6 +56,14 @@ def _value(values: dict[str, None]) -> Value:
 def _grouped(found: dict[tuple[str, str], dict[str, None]]) -> dict[tuple[str, str], dict[str, None]]:
     """Flags before variables, as they were started."""
     return dict(sorted(found.items(), key=lambda item: item[0][1].startswith(_VARIABLE)))
+
+
+def words_of(text: str) -> list[str]:
+    """A command line's words, as a shell splits them; by blanks where its quotes do not close."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
 
 
 def flags_of(argv: Sequence[str]) -> dict[str, str]:

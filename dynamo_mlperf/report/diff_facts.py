@@ -200,9 +200,9 @@ def sweep_facts(run: RunData) -> dict[str, Value]:
     for one in filter(None, map(as_mapping, as_list(summary.get("splits")))):
         found |= _split(one)
     found |= _given_rates(run.paths.root / "sweep")
-    for kind in ("pruned", "not_measured"):
+    for kind, how in (("pruned", "skipped"), ("not_measured", "not measured")):
         for one in filter(None, map(as_mapping, as_list(summary.get(kind)))):
-            found[f"{one.get('split')} skipped"] = in_words(str(one.get("reason")))
+            found[f"{one.get('split')} {how}"] = in_words(str(one.get("reason")))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from rich.rule import Rule
@@ -9,10 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from dynamo_mlperf.report import quantities as q
+from dynamo_mlperf.report.diff_commands import flags_of, words_of
 from dynamo_mlperf.report.terminal import near, say, trimmed
 from dynamo_mlperf.report.words import spoken
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
     from dynamo_mlperf.report.diff import Comparison, Side
@@ -74,14 +78,63 @@ def closing_lines(comparison: Comparison) -> list[str]:
 def _section(section: Section, console: Console) -> None:
     console.print()
     console.print(Rule(Text(section.title, style="bold"), align="left", characters="─", style="dim"))
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for title, justify in (("", "left"), ("A", "left"), ("B", "left"), ("change", "right")):
-        table.add_column(title, justify=justify, header_style="dim", overflow="fold")  # type: ignore[arg-type]
-    for row in section.rows[:_ROWS_SHOWN]:
-        table.add_row(*(Text(q.printable(cell)) for cell in (key_text(section, row), *cells_of(row), change_text(row))))
-    console.print(table)
+    shown = section.rows[:_ROWS_SHOWN]
+    cells = {row: (key_text(section, row), value_text(row.a), value_text(row.b), change_text(row)) for row in shown}
+    short = _that_fit(cells, console.width)
+    if short:
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for title, justify in (("", "left"), ("A", "left"), ("B", "left"), ("change", "right")):
+            table.add_column(title, justify=justify, header_style="dim", overflow="fold")  # type: ignore[arg-type]
+        for row in short:
+            table.add_row(*(Text(q.printable(cell)) for cell in cells[row]))
+        console.print(table)
+    for row in shown:
+        if row not in short:
+            _below(cells[row][0], row, console)
     if len(section.rows) > _ROWS_SHOWN:
         say(console, f"and {len(section.rows) - _ROWS_SHOWN} more: --json has all", "")
+
+
+def _that_fit(cells: Mapping[Row, tuple[str, ...]], width: int) -> list[Row]:
+    """The rows of a table that breaks no cell at that width: those with the longest cell are left out until it does."""
+    rows = list(cells)
+    while rows:
+        columns = [max(len(cells[row][place]) for row in rows) for place in range(4)]
+        if sum((*columns[:3], max(columns[3], len("change")))) + 2 * len(columns) <= width:
+            break
+        rows.remove(max(rows, key=lambda row: max(map(len, cells[row]))))
+    return rows
+
+
+def _below(key: str, row: Row, console: Console) -> None:
+    """A row too wide for the table: of command lines the flags that differ, else both values where they differ."""
+    say(console, key, "", "  ")
+    flags = flags_that_differ(row)
+    for name, a, b in flags:
+        _folded(f"{name}: {a} in A, {b} in B", "  ", console)
+    if not flags:
+        for side, text in zip("AB", cells_of(row), strict=True):
+            _folded(text, f"  {side}  ", console)
+
+
+def _folded(text: str, indent: str, console: Console) -> None:
+    width = max(console.width, len(indent) + _AROUND)
+    hanging = " " * max(4, len(indent))
+    for line in textwrap.wrap(
+        q.printable(text), width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False
+    ):
+        console.print(Text(line), soft_wrap=True)
+
+
+def flags_that_differ(row: Row) -> list[tuple[str, str, str]]:
+    """Each flag that differs between two command lines, with its values; empty where the values are none."""
+    if not (isinstance(row.a, str) and isinstance(row.b, str)):
+        return []
+    a, b = (flags_of(words_of(text)) for text in (row.a, row.b))
+    if not all(any(name.startswith("--") for name in flags) for flags in (a, b)):
+        return []
+    names = [name for name in dict.fromkeys([*a, *b]) if a.get(name) != b.get(name)]
+    return [(name, a.get(name, "not there"), b.get(name, "not there")) for name in names]
 
 
 def key_text(section: Section, row: Row) -> str:

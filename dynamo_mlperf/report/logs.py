@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dynamo_mlperf.files import open_regular
+from dynamo_mlperf.process.secret_words import redacted
 from dynamo_mlperf.report.run_files import is_there
 
 if TYPE_CHECKING:
@@ -46,15 +48,15 @@ def logs_that_matter(run: RunData) -> tuple[Log, ...]:
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, of its last 16 KiB at most; bytes that are no UTF-8 are replaced."""
+    """The last lines of a log, of its last 16 KiB at most; bytes that are no UTF-8 are replaced, secrets are out."""
     try:
-        with path.open("rb") as source:
+        with open_regular(path) as source:
             end = source.seek(0, os.SEEK_END)
             source.seek(max(0, end - _TAIL_BYTES))
             text = source.read(_TAIL_BYTES).decode(errors="replace")
     except OSError as error:
         return f"{path.name} cannot be read: {error.strerror}"
-    return "\n".join(text.splitlines()[-lines:])
+    return redacted("\n".join(text.splitlines()[-lines:]))
 
 
 def log_of(run: RunData, process: str) -> Path:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.report import quantities as q
-from dynamo_mlperf.report.run_files import parsed, read_bounded
+from dynamo_mlperf.report.run_files import parsed
 from dynamo_mlperf.report.words import in_words
 
 if TYPE_CHECKING:

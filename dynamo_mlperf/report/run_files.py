@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.files import MOST_RECORD_BYTES, open_regular, read_bounded
+from dynamo_mlperf.process.secret_words import redacted, without_secrets
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-MOST_JSON_BYTES = 64_000_000
-"""More than the records of the largest runs: whoever wrote a longer file was no run of ours."""
 MOST_TEXT_BYTES = 1_000_000
 """As long as a topology file may be."""
 _MOST_LINE_BYTES = 4_000_000
@@ -33,24 +33,8 @@ def found_below(folder: Path, pattern: str) -> list[Path]:
         return []
 
 
-def read_bounded(path: Path, most_bytes: int) -> bytes:
-    """The file's content.
-
-    Raises:
-        ValueError: It is longer than `most_bytes`.
-        OSError: It is no file, or cannot be read.
-    """
-    if not is_there(path):  # a pipe would be waited for
-        raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    with path.open("rb") as source:
-        raw = source.read(most_bytes + 1) if os.fstat(source.fileno()).st_size <= most_bytes else None
-    if raw is None or len(raw) > most_bytes:
-        raise ValueError(f"is longer than {most_bytes // 1_000_000} MB")
-    return raw
-
-
 def parsed(raw: bytes) -> Any:  # noqa: ANN401 - anything that JSON can carry
-    """The JSON value in `raw`.
+    """The JSON value in `raw`, with what looks like a secret out: a page goes to other people.
 
     Raises:
         ValueError: It is none, or nested so deeply that nothing of ours has written it.
@@ -64,7 +48,7 @@ def parsed(raw: bytes) -> Any:  # noqa: ANN401 - anything that JSON can carry
     # Few brackets cannot nest deeply.
     if raw.count(b"{") + raw.count(b"[") > _MOST_DEPTH and _is_deep(value):
         raise ValueError("is nested too deeply")
-    return value
+    return without_secrets(value)
 
 
 def _is_deep(value: object) -> bool:
@@ -82,7 +66,7 @@ def _parts(value: object) -> Iterable[object]:
 def object_in(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty where there is none that can be read."""
     try:
-        value = parsed(read_bounded(path, MOST_JSON_BYTES))
+        value = parsed(read_bounded(path, MOST_RECORD_BYTES))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
@@ -116,7 +100,7 @@ class Reader:
 
     def object(self, path: Path, name: str) -> dict[str, Any] | None:
         """The JSON object in `path`; None, and remembered, where there is none."""
-        raw = self._content(path, name, MOST_JSON_BYTES)
+        raw = self._content(path, name, MOST_RECORD_BYTES)
         if raw is None:
             return None
         try:
@@ -152,9 +136,9 @@ class Reader:
         return values
 
     def text(self, path: Path, name: str) -> str | None:
-        """The file's text; None, and remembered, where there is none."""
+        """The file's text, secrets out; None, and remembered, where there is none."""
         raw = self._content(path, name, MOST_TEXT_BYTES)
-        return None if raw is None else raw.decode(errors="replace")
+        return None if raw is None else redacted(raw.decode(errors="replace"))
 
     def _content(self, path: Path, name: str, most_bytes: int) -> bytes | None:
         if not self.finds(path, name):
@@ -177,12 +161,12 @@ def _lines(path: Path) -> Iterator[bytes]:
         ValueError: A line, or all together, are longer than any run's; the lines before that have come.
         OSError: The file cannot be read.
     """
-    left = MOST_JSON_BYTES
-    with path.open("rb") as source:
+    left = MOST_RECORD_BYTES
+    with open_regular(path) as source:
         while line := source.readline(_MOST_LINE_BYTES + 1):
             left -= len(line)
             if left < 0 or len(line) > _MOST_LINE_BYTES:
                 what = "has a line of more than" if len(line) > _MOST_LINE_BYTES else "is longer than"
-                most_bytes = _MOST_LINE_BYTES if len(line) > _MOST_LINE_BYTES else MOST_JSON_BYTES
+                most_bytes = _MOST_LINE_BYTES if len(line) > _MOST_LINE_BYTES else MOST_RECORD_BYTES
                 raise ValueError(f"{what} {most_bytes // 1_000_000} MB")
             yield line.rstrip(b"\r\n")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.report.run_files import is_there, parsed, read_bounded
+from dynamo_mlperf.files import read_bounded
+from dynamo_mlperf.report.run_files import is_there, parsed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,6 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import SetupError
+from dynamo_mlperf.files import read_bounded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +75,7 @@ def _present(directory: Path, name: str) -> Path:
 
 def _json_object(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_bounded(path))
     except ValueError as error:
         raise SetupError(f"{path} is not JSON: {error}", _AGAIN) from error
     if not isinstance(content, dict):

@@ -8,6 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import SetupError
+from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.staging.blocks import digest_written
 from dynamo_mlperf.staging.manifest import MARKER, digest_of
 
@@ -30,7 +31,7 @@ def digests_of(directory: Path, manifest: Manifest | None) -> dict[str, tuple[in
     if manifest is not None:
         return {file.path: (file.bytes, file.blake3) for file in manifest.files}
     try:
-        marker = json.loads((directory / MARKER).read_bytes())
+        marker = json.loads(read_bounded(directory / MARKER))
         sizes = {path: stamp["bytes"] for path, stamp in marker["files"].items()}
         found = {path: (int(sizes[path]), str(digest)) for path, digest in marker["digests"].items()}
         agrees = digest_of(found) == marker["manifest"]

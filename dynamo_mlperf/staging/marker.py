@@ -14,7 +14,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.files import digest_file, write_json
+from dynamo_mlperf.files import digest_file, read_bounded, write_json
 from dynamo_mlperf.staging.manifest import MARKER, Manifest, ManifestFile
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def is_staged(manifest: Manifest, directory: Path) -> bool:
     """
     try:
         stamp(directory / MARKER)
-        marker = json.loads((directory / MARKER).read_bytes())
+        marker = json.loads(read_bounded(directory / MARKER))
         if marker["manifest"] != manifest.digest:
             return False
         known = marker.get("files", {})

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import SetupError
+from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.staging.lock import is_locked
 from dynamo_mlperf.staging.manifest import MARKER
 from dynamo_mlperf.staging.owner import is_abandoned, private_name
@@ -85,7 +86,7 @@ def look(manifest: Manifest, root: Path, final: Path, present: Path) -> Room:
 def _is_ours(marker: Path) -> bool:
     """Whether the directory is one that staging made: its marker's digest is a part of its name."""
     try:
-        digest = str(json.loads(marker.read_bytes())["manifest"])
+        digest = str(json.loads(read_bounded(marker))["manifest"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
     return bool(digest) and marker.parent.name.rpartition("-")[2] == digest[:16]

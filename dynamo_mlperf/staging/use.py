@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from dynamo_mlperf.files import RunPaths, write_json
+from dynamo_mlperf.files import RunPaths, read_bounded, write_json
 from dynamo_mlperf.process.command import RUN_VARIABLE
 from dynamo_mlperf.staging.owner import identity, is_gone
 
@@ -91,7 +91,7 @@ def _runs_here() -> set[str]:
 def _alive(mark: Path, runs: set[str]) -> str | None:
     """Why a mark counts, for people; None if its run has ended."""
     try:
-        content = json.loads(mark.read_bytes())
+        content = json.loads(read_bounded(mark))
         run, run_dir, since_t = str(content["run"]), content["run_dir"], float(content["t"])
         stager = str(content["stager"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import read_text
 from dynamo_mlperf.topology.document import read_document
 from dynamo_mlperf.topology.strict import StrictModel, check
 
@@ -163,9 +164,10 @@ def read_description(path: Path) -> tuple[System, str]:
     calibration = path.parent / system.calibration
     line = document.line_of(("calibration",))
     try:
-        text = calibration.read_text()
+        text = read_text(calibration)
     except (OSError, ValueError) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else "no UTF-8 text"
+        known = {OSError: getattr(problem, "strerror", ""), UnicodeDecodeError: "no UTF-8 text"}
+        why = next((text for kind, text in known.items() if isinstance(problem, kind)), str(problem))
         raise ConfigError(
             f"{path}:{line}: calibration: {calibration}: {why}", "name a Markdown file beside the description"
         ) from problem

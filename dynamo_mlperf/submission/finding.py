@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import DynamoMlperfError, ExitCode
+from dynamo_mlperf.process.secret_words import redacted, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,12 +33,13 @@ class Finding:
     action: str
 
     def text(self) -> str:
-        """One line for people."""
-        return f"{self.where}: {self.check}: wanted {self.wanted}, got {self.got}. {self.action}"
+        """One line for people, secrets out."""
+        wanted, got = redacted(self.wanted), redacted(self.got)
+        return f"{self.where}: {self.check}: wanted {wanted}, got {got}. {self.action}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values, the line for people among them."""
-        return {**asdict(self), "text": self.text()}
+        return {**without_secrets(asdict(self)), "text": self.text()}
 
 
 def from_reasons(where: object, reasons: Iterable[Reason]) -> list[Finding]:

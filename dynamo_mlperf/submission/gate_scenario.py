@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.benchmark.accuracy.answers import ACCURACY_LOG
 from dynamo_mlperf.benchmark.accuracy.scores import ACCURACY_TXT
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError
+from dynamo_mlperf.files import open_regular, read_bounded
 from dynamo_mlperf.load.audit import compliance_test
 from dynamo_mlperf.load.directory import Wanted, judge_directory
 from dynamo_mlperf.load.endpoints_results import CONFIG, SUMMARY
@@ -99,7 +100,7 @@ class ScenarioGate:
         return from_reasons(path, verdict.reasons)
 
     def _mode(self, logs: Path, wanted: str) -> list[Finding]:
-        with (logs / DETAIL).open("rb") as log:
+        with open_regular(logs / DETAIL) as log:
             found = _TEST_MODE.search(log.read(_SETTINGS_BYTES))
         got = found[1].decode() if found else "nothing"
         return [] if got == wanted else [Finding(str(logs / DETAIL), "effective_test_mode", wanted, got, _AGAIN)]
@@ -245,7 +246,7 @@ def parse_json(path: Path) -> dict[str, Any]:
         ConfigError: It is none.
     """
     try:
-        value = json.loads(path.read_text())
+        value = json.loads(read_bounded(path))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", _AGAIN) from error
     if not isinstance(value, dict):

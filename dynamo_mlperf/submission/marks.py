@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.files import read_text
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -39,7 +41,7 @@ def with_line(text: str) -> str:
 def text_of(path: Path) -> str:
     """A small file's text; empty where it is none, or cannot be read."""
     try:
-        return path.read_text(errors="replace") if path.is_file() and path.stat().st_size <= _MOST_BYTES else ""
+        return read_text(path, errors="replace") if path.is_file() and path.stat().st_size <= _MOST_BYTES else ""
     except OSError:
         return ""
 

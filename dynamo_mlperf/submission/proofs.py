@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.benchmark.accuracy.answers import ACCURACY_LOG
 from dynamo_mlperf.benchmark.accuracy.scores import ACCURACY_TXT, TOKENS_PER_SAMPLE
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, MeasureError
+from dynamo_mlperf.files import open_regular
 from dynamo_mlperf.load.audit import AUDIT_CONFIG, compliance_test
 from dynamo_mlperf.load.directory import UNREADABLE
 from dynamo_mlperf.load.settings import below_rules
@@ -75,7 +76,7 @@ def sha256_of(path: Path) -> str:
 @functools.lru_cache(maxsize=1024)
 def _sha256(path: Path, _inode: int, _size_bytes: int, _changed_ns: int) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as source:
+    with open_regular(path) as source:
         while block := source.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
@@ -189,7 +190,7 @@ def _accuracy(record: TestRecord, rules: Benchmark) -> list[Finding]:
 
 def _whole(log: Path) -> bool:
     """Whether an accuracy log begins and ends as LoadGen's does."""
-    with log.open("rb") as source:
+    with open_regular(log) as source:
         start = source.read(16).lstrip()
         source.seek(max(0, log.stat().st_size - 16))
         return start.startswith(b"[") and source.read().rstrip().endswith(b"]")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import RunPaths
+from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, RunPaths, read_bounded, read_text
 from dynamo_mlperf.load.audit import COMPLIANCE_TESTS
 from dynamo_mlperf.load.endpoints_results import CONFIG, SUMMARY
 from dynamo_mlperf.load.endpoints_run import RECORD as ENDPOINTS_RECORD
@@ -50,8 +50,7 @@ class Run:
     @cached_property
     def topology_text(self) -> str:
         """The topology file; empty for a run of `measure`, which has none."""
-        path = RunPaths(self.root).topology
-        return path.read_text() if path.is_file() else ""
+        return _text(RunPaths(self.root).topology, MOST_TOPOLOGY_BYTES)
 
     @cached_property
     def topology(self) -> dict[str, Any]:
@@ -98,7 +97,7 @@ class Run:
     def commands(self) -> Iterator[dict[str, Any]]:
         """Every process as it was started."""
         path = RunPaths(self.root).commands
-        for line in path.read_text().splitlines() if path.is_file() else ():
+        for line in _text(path, _MOST_BYTES).splitlines():
             try:
                 yield _mapping(path, json.loads(line))
             except ValueError as error:
@@ -165,8 +164,22 @@ def read_record(path: Path) -> dict[str, Any]:
             return {}
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             raise ConfigError(f"{path} is no record of ours", "copy the run directory again")
-        return _mapping(path, json.loads(path.read_bytes()))
+        return _mapping(path, json.loads(read_bounded(path)))
     except (OSError, ValueError, RecursionError) as error:
+        raise unreadable(path, error) from error
+
+
+def _text(path: Path, most_bytes: int) -> str:
+    """The text in `path`; empty where there is no such file.
+
+    Raises:
+        ConfigError: It is no file, too long, or cannot be read.
+    """
+    try:
+        return read_text(path, most_bytes)
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
         raise unreadable(path, error) from error
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.accuracy.scores import TOKENS_PER_SAMPLE, Scores
 from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,8 +47,8 @@ def read_small(path: Path) -> str:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise MeasureError(f"{path} has {path.stat().st_size} bytes", "put back the file as it was written")
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(path)
+    except (OSError, ValueError) as error:
         raise MeasureError(f"{path} cannot be read: {error}", "run the test again") from error
 
 

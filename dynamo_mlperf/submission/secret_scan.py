@@ -6,7 +6,16 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from dynamo_mlperf.process.command import is_secret_name
+from dynamo_mlperf.files import open_regular
+from dynamo_mlperf.process.secret_words import (
+    ASSIGNED,
+    FORMS,
+    NO_LITERAL,
+    NO_VALUE,
+    WORD_MARKS,
+    WRITTEN,
+    is_secret_name,
+)
 from dynamo_mlperf.submission.finding import Finding
 
 if TYPE_CHECKING:
@@ -18,29 +27,10 @@ _OVERLAP_BYTES = 512
 _LEAST_LETTERS = 12
 """A value of the environment shorter than this is no secret worth its name, and would be found everywhere."""
 
-_FORMS = (
-    ("a Hugging Face token", (b"hf_",), rb"\bhf_[A-Za-z0-9]{20,}"),
-    ("an NVIDIA key", (b"nvapi-",), rb"\bnvapi-[A-Za-z0-9_-]{20,}"),
-    ("an OpenAI or Anthropic key", (b"sk-",), rb"\bsk-[A-Za-z0-9_-]{20,}"),
-    ("a GitHub token", (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_"), rb"\bgh[pousr]_[A-Za-z0-9]{20,}"),
-    ("a GitHub token", (b"github_pat_",), rb"\bgithub_pat_[A-Za-z0-9_]{20,}"),
-    ("an AWS key", (b"AKIA", b"ASIA"), rb"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
-    ("a bearer token", (b"Bearer ", b"bearer "), rb"[Bb]earer [A-Za-z0-9._~+/-]{20,}"),
-    ("a private key", (b"PRIVATE KEY",), rb"-----BEGIN [A-Z ]*PRIVATE KEY-----"),
-    ("a password in a URL", (b"://",), rb"://[^/\s:@\"']+:[^/\s:@\"']{3,}@"),
-)
-_ASSIGNED = re.compile(
-    rb"\b([A-Z][A-Z0-9_]*(?:TOKEN(?!S)|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY)[A-Z0-9_]*)"
-    rb"[\"']?\s*[=:]\s*[\"']?([^\s\"',}]{8,})"
-)
-_WRITTEN = re.compile(
-    rb"(?:--[a-z0-9-]*(?:password|passwd|secret|api-?key|access-?key|token)[= ]\s*"
-    rb"|(?<![A-Za-z0-9])[a-z0-9_-]*(?:password|passwd|secret|api[_-]?key|access[_-]?key"
-    rb"|(?:hf|auth|access|api|bearer)[_-]?token)[\"']?\s*[=:]\s*)[\"']?([^\s\"',}()]{8,})"
-)
-"""The same in small letters: as an option of a program, or as a key."""
-_NO_VALUE = re.compile(rb"\(not|null|none|true|false|\$\{?[A-Z_]+\}?|\*+|[0-9.]+$", re.IGNORECASE)
-_COMPILED = tuple((what, anchors, re.compile(form)) for what, anchors, form in _FORMS)
+_FORMS = tuple((what, tuple(mark.encode() for mark in marks), re.compile(form.encode())) for what, marks, form in FORMS)
+_ASSIGNED, _WRITTEN = re.compile(ASSIGNED.encode()), re.compile(WRITTEN.encode())
+_WORD_MARKS = tuple(mark.encode() for mark in WORD_MARKS)
+_NO_LITERAL, _NO_VALUE = re.compile(NO_LITERAL.encode()), re.compile(NO_VALUE.encode(), re.IGNORECASE)
 
 
 def secrets_in(paths: Iterable[Path], environment: Mapping[str, str] | None = None) -> list[Finding]:
@@ -63,7 +53,7 @@ def secrets_in(paths: Iterable[Path], environment: Mapping[str, str] | None = No
 
 def _found(path: Path, values: Mapping[str, bytes]) -> Iterator[str]:
     rest = b""
-    with path.open("rb") as source:
+    with open_regular(path) as source:
         while block := source.read(_BLOCK_BYTES):
             text = rest + block
             yield from _in_text(text, values)
@@ -72,15 +62,16 @@ def _found(path: Path, values: Mapping[str, bytes]) -> Iterator[str]:
 
 def _in_text(text: bytes, values: Mapping[str, bytes]) -> Iterator[str]:
     """Plain searches first: a log of a gigabyte has none of these marks, and regular expressions are slow."""
-    for what, anchors, form in _COMPILED:
-        if any(anchor in text for anchor in anchors) and form.search(text):
+    for what, marks, form in _FORMS:
+        if any(mark in text for mark in marks) and any(not _NO_LITERAL.match(value) for value in form.findall(text)):
             yield what
     if any(word in text for word in (b"TOKEN", b"SECRET", b"PASSW", b"KEY")):
-        for name, value in _ASSIGNED.findall(text):
-            if not _NO_VALUE.match(value):
-                yield f"a value of {name.decode('ascii', 'replace')}"
-    small = any(word in text for word in (b"token", b"secret", b"passw", b"key"))
-    if small and any(not _NO_VALUE.match(value) for value in _WRITTEN.findall(text)):
+        for match in _ASSIGNED.finditer(text):
+            if not _NO_VALUE.match(match["secret"]):
+                yield f"a value of {match['name'].decode('ascii', 'replace')}"
+    small = text.lower()
+    named = any(mark in small for mark in _WORD_MARKS) or (b"--" in text and b"token" in text)
+    if named and any(not _NO_VALUE.match(match["secret"]) for match in _WRITTEN.finditer(text)):
         yield "a value of an option or a key that is named as a secret"
     for name, value in values.items():
         if value in text:

@@ -6,6 +6,7 @@ into something else without a word (`no` into false, `010` into 8, `1:30` into 9
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, read_bounded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 Place = tuple[str | int, ...]
 """Keys and list positions from the root of a document to a value."""
 
-_MAX_BYTES = 1_000_000
+_BY_HAND = "name a YAML file written by hand"
 _MAX_VALUES = 20_000
 _MAX_DEPTH = 32
 
@@ -124,15 +126,15 @@ def read_document(path: Path) -> Document:
 
 def _read_text(path: Path) -> str:
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            raise ConfigError(f"{path}: a device or pipe, not a file", "name a YAML file written by hand")
-        if path.stat().st_size > _MAX_BYTES:
-            raise ConfigError(
-                f"{path}: {path.stat().st_size} bytes, over {_MAX_BYTES}", "name a YAML file written by hand"
-            )
-        raw = path.read_bytes()
+        if path.stat().st_size > MOST_TOPOLOGY_BYTES:
+            raise ConfigError(f"{path}: {path.stat().st_size} bytes, over {MOST_TOPOLOGY_BYTES}", _BY_HAND)
+        raw = read_bounded(path, MOST_TOPOLOGY_BYTES)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", "name a file that exists and can be read") from error
+        special = error.errno == errno.EINVAL  # a device or pipe
+        action = _BY_HAND if special else "name a file that exists and can be read"
+        raise ConfigError(f"{path}: {error.strerror}", action) from error
+    except ValueError as error:  # what has no size, such as a file of /proc
+        raise ConfigError(f"{path}: {error}", _BY_HAND) from error
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.benchmark.model_shapes import LONGEST_PROMPT_TOKENS, PUBLISHED, ModelShape, shape_of
 from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import CapacityError, ConfigError
+from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.topology.capacity import fits
 from dynamo_mlperf.topology.document import read_document
 from dynamo_mlperf.topology.flag_values import length_of
@@ -234,7 +235,7 @@ def _model_of(topology: Topology, base: Path) -> _Model | None:
 
 def _read_shape(directory: Path | None) -> ModelShape | None:
     try:
-        value = json.loads((directory / "config.json").read_text()) if directory else None
+        value = json.loads(read_bounded(directory / "config.json")) if directory else None
     except (OSError, ValueError):
         return None
     return shape_of(value) if isinstance(value, dict) else None

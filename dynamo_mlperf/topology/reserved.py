@@ -9,7 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 
+from dynamo_mlperf.process.secret_words import is_secret_name
 from dynamo_mlperf.topology.flag_values import read_flag_meant
+from dynamo_mlperf.topology.no_secrets import LOOKS_LIKE_ONE
 
 _LAUNCHER = "the launcher sets it"
 _DEGREE = "a worker takes exactly tensor_parallel x data_parallel GPUs"
@@ -103,11 +105,6 @@ _OWN_VARIABLES = re.compile(
 )
 _CODE_VARIABLES = re.compile(r"LD_.*|PYTHON(PATH|HOME|STARTUP|USERBASE)|PATH|BASH_ENV|ENV")
 """Variables that decide which program or library runs."""
-_SECRET_ENDINGS = ("TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS")
-_NO_SECRETS = (
-    "looks like a secret, and this file is recorded with every run; leave it out: weights are staged before engines "
-    "start, and engines start offline, so none of them needs one"
-)
 _MAX_DEPTH = 8
 
 
@@ -184,8 +181,8 @@ def check_variable(name: str) -> str:
         raise ValueError("wanted the name of a variable: letters, digits and underscores")
     if _OWN_VARIABLES.fullmatch(name):
         raise ValueError(f"not a variable to set here: {_LAUNCHER}")
-    if any(part.endswith(_SECRET_ENDINGS) for part in name.upper().split("_")):
-        raise ValueError(_NO_SECRETS)
+    if is_secret_name(name):
+        raise ValueError(LOOKS_LIKE_ONE)
     return name
 
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union, get_args, get_o
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.process.secret_words import redacted
 from dynamo_mlperf.topology.document import Document, Place, Problem, dotted
+from dynamo_mlperf.topology.no_secrets import WAY_OUT, is_about_a_secret, secret_problems
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -63,12 +65,13 @@ def check(model: type[Model], document: Document, context: Mapping[str, Any] | N
     Raises:
         ConfigError: With all problems, each at its line.
     """
+    problems = [*document.problems, *secret_problems(document)]
     try:
         value = model.model_validate(document.value, context=dict(context or {}))
     except ValidationError as error:
-        raise refusal(model, document, [*document.problems, *_explain(model, error)]) from None
-    if document.problems:
-        raise refusal(model, document, document.problems)
+        raise refusal(model, document, [*problems, *_explain(model, error)]) from None
+    if problems:
+        raise refusal(model, document, problems)
     return value
 
 
@@ -90,9 +93,8 @@ def refusal(model: type[BaseModel], document: Document, problems: Sequence[Probl
         if len(rows) == 1
         else f"{document.path}: {len(rows)} problems\n" + "\n".join(f"  {row}" for row in rows)
     )
-    return ConfigError(
-        what, f"`dynamo-mlperf schema {model.__name__.lower()}` lists every key with its type and default"
-    )
+    schema = f"`dynamo-mlperf schema {model.__name__.lower()}` lists every key with its type and default"
+    return ConfigError(what, WAY_OUT if any(map(is_about_a_secret, ordered)) else schema)
 
 
 def _position(document: Document, problem: Problem) -> str:
@@ -101,7 +103,8 @@ def _position(document: Document, problem: Problem) -> str:
 
 
 def _told(problem: Problem) -> str:
-    return f"{problem.name}: {problem.text}" if problem.place else problem.text
+    text = redacted(problem.text)
+    return f"{problem.name}: {text}" if problem.place else text
 
 
 def _explain(model: type[BaseModel], error: ValidationError) -> Iterator[Problem]:

@@ -68,6 +68,33 @@ def test_following_a_run_that_has_ended_shows_its_rest_and_ends(run_dir: Path) -
     assert logs(run_dir, "r-1", "decode-0", "-n", "1", "-f").stdout == "line 99\n"
 
 
+AT_STOP = "2026-11-30T18:52:01.686297Z ERROR dynamo_runtime::component::client: monitor_instance_source: The Sender is dropped: channel closed, endpoint=x/backend/generate\n"
+STOP_T = 1796064721.586
+
+
+@pytest.mark.parametrize(
+    ("stop", "followed", "told"),
+    [
+        ({"event": "phase_begin", "phase": "stop", "t": STOP_T}, False, True),
+        ({"event": "phase_begin", "phase": "stop", "t": STOP_T}, True, True),
+        ({"event": "process_stopped", "process": "frontend-0", "t": STOP_T}, False, True),
+        ({"event": "process_stopped", "process": "frontend-1", "t": STOP_T}, False, False),
+        ({"event": "phase_begin", "phase": "stop", "t": STOP_T + 60}, False, False),
+        ({"event": "phase_begin", "phase": "measure", "t": STOP_T}, False, False),
+    ],
+)
+def test_what_every_stop_writes_is_called_harmless_and_the_same_before_it_is_not(
+    run_dir: Path, stop: dict[str, object], *, followed: bool, told: bool
+) -> None:
+    with (run_dir / "events.jsonl").open("a") as events:
+        events.write(json.dumps(stop) + "\n")
+    (run_dir / "logs" / "frontend-0.log").write_text(AT_STOP * 2 + "ERROR something else\n")
+    shown = logs(run_dir, "r-1", "frontend-0", *(["-f"] if followed else []))
+    assert shown.stdout == AT_STOP * 2 + "ERROR something else\n", "no line is hidden"
+    note = "note: frontend-0: 2 lines look like faults and are none: a frontend that stops closes its own lists of models and workers\n"
+    assert shown.stderr == (note if told else "")
+
+
 def test_an_empty_log_is_said_to_be_empty(run_dir: Path) -> None:
     (run_dir / "logs" / "loadgen.log").touch()
     shown = logs(run_dir, "r-1", "loadgen")

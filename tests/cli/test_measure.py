@@ -152,7 +152,7 @@ def test_what_does_not_go_with_a_run_is_refused(desk: Desk, measured: Path, more
         (("--dataset", "nowhere"), "nowhere/prompts.jsonl"),
         (("https://127.0.0.1:1",), "plain HTTP"),
         (("http://127.0.0.1",), "names no host and port"),
-        (("http://user@127.0.0.1:1",), "without user or query"),
+        (("http://user@127.0.0.1:1",), "a URL with a user is recorded"),
         (("--model", " "), "is empty"),
     ],
 )

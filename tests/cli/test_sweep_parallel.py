@@ -89,6 +89,8 @@ def test_twelve_points_with_arrays_of_five_are_each_sent_once(slurm: FakeSlurm, 
     for script in scripts(slurm):
         for option in ("nodes=1", "gres=gpu:4", "exclusive", "time=00:10:00", "no-requeue", "job-name=points"):
             assert f"#SBATCH --{option}\n" in script
+        names = [line.partition("=")[0] for line in script.splitlines() if line.startswith("#SBATCH --")]
+        assert len(set(names)) == len(names), "of an option that is given twice the last one holds"
         assert "hf_secret" not in script
         assert "USR2" not in script
     sent = argvs(root)
@@ -107,6 +109,15 @@ def test_twelve_points_with_arrays_of_five_are_each_sent_once(slurm: FakeSlurm, 
         f"{100 + k}_{i}" for k, n in ((1, 5), (2, 5), (3, 2)) for i in range(n)
     ]
     assert json.loads(done.stdout)["state"] == "stopped", "squeue knows none of them any more"
+
+
+def test_a_lower_limit_that_the_scheduler_sets_for_arrays_is_kept(slurm: FakeSlurm, file: Path) -> None:
+    told = "MaxArraySize            = 5\nSchedulerParameters     = bf_interval=2,max_array_tasks=3\n"
+    slurm.answers("scontrol", told)
+    done = swept(slurm, file, "--run-dir", str(file.parent / "sweep"), "--no-wait")
+    assert done.returncode == 0, done.stderr
+    sizes = [re.search(r"^#SBATCH --array=0-(\d+)%", script, re.MULTILINE) for script in scripts(slurm)]
+    assert [int(found[1]) for found in sizes if found] == [2, 2, 2, 2]
 
 
 def test_a_refused_second_array_is_told_with_what_was_sent_and_the_way_on(slurm: FakeSlurm, file: Path) -> None:

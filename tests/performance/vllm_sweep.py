@@ -146,6 +146,8 @@ def main() -> int:
         first = cluster.call("exec", "sbatch", "--parsable", file.name).strip()
         cut = work / "runs" / f"{NAME}-{first}"
         wait_until(lambda: second_split_is_probed(cut) or has_ended(cluster, first), "a probe of the second split")
+        if has_ended(cluster, first):
+            sys.exit(f"job {first} ended before a probe of the second split: read {work / f'slurm-{first}.out'}")
         cluster.call("exec", "scancel", first)
         wait_until(lambda: has_ended(cluster, first), "the end of the first job")
         words = ("sbatch", "--parsable", file.name, "--resume", f"runs/{cut.name}")

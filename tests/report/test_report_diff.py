@@ -275,6 +275,42 @@ def test_of_long_values_the_difference_is_shown(two: tuple[RunData, RunData]) ->
     assert max(map(len, text.splitlines())) <= 80
 
 
+LAUNCHED = (
+    "srun --overlap --nodes=1 --container-image=/lustre/me/images/vllm-{0}.sqsh --container-mounts=/a:/a,/b:/b "
+    "--cpu-bind=none bash -c 'set -e\nexport UCX_LOG_LEVEL=warn\nexec \"$@\"'"
+)
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_nothing_breaks_in_a_narrow_terminal_and_of_command_lines_the_differing_flags_are_told(
+    two: tuple[RunData, RunData], width: int
+) -> None:
+    key = "nodes: devices.of.a.very.long.name.that.leaves.no.room"
+    old = {
+        "launcher": LAUNCHED.format(1),
+        key: "mlx5_0:1,mlx5_1:1,mlx5_3:1",
+        "short": "1",
+        "kernel": "6.1.0-test-amd64",
+    }
+    new = {"launcher": LAUNCHED.format(2), key: "mlx5_0:1", "short": "2", "kernel": "6.5.0-test-amd64"}
+    new["launcher"] = new["launcher"].replace("--overlap ", "--mpi pmix ")
+    out = io.StringIO()
+    print_diff(
+        diff_runs(replace(two[0], versions=old), replace(two[1], versions=new)),
+        Console(file=out, width=width, highlight=False),
+    )
+    lines = out.getvalue().partition("Versions and hardware")[2].partition("Equal:")[0].splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join("\n".join(lines).split())
+    assert "launcher --overlap: set in A, not there in B" in text
+    assert "--mpi: not there in A, pmix in B" in text
+    assert "--container-image: /lustre/me/images/vllm-1.sqsh in A, /lustre/me/images/vllm-2.sqsh in B" in text
+    assert "--container-mounts" not in text, "what is the same is not told"
+    assert f"{key} A mlx5_0:1,mlx5_1:1,mlx5_3:1 B mlx5_0:1" in text
+    assert "short 1 2" in text
+    assert "kernel 6.1.0-test-amd64 6.5.0-test-amd64" in text
+
+
 class _Texts(HTMLParser):
     def __init__(self) -> None:
         super().__init__()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynamo_mlperf.errors import MeasureError
+from dynamo_mlperf.files import open_regular
 
 ACCURACY_LOG = "mlperf_log_accuracy.json"
 
@@ -83,7 +84,7 @@ class AnswerLog:
         done_bytes, rest = 0, b""
         try:
             total_bytes = self.path.stat().st_size
-            with self.path.open("rb") as source:
+            with open_regular(self.path) as source:
                 while block := source.read(_BLOCK_BYTES):
                     digest.update(block)
                     start_bytes = done_bytes - len(rest)

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import MOST_LOG_BYTES, read_bounded
 from dynamo_mlperf.process.confined import run_confined
 
 CODE_TESTS = "code_tests"
@@ -109,7 +110,7 @@ def read_tests(path: Path | None, question: str) -> dict[str, Any]:
     if path is None:
         raise ConfigError(f"no tests of question {question!r}: its id is no file name", way_out)
     try:
-        tests = json.loads(path.read_text(encoding="utf-8"))
+        tests = json.loads(read_bounded(path, MOST_LOG_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: {error}", way_out) from error
     if not isinstance(tests, dict) or set(tests) != _KEYS or not isinstance(tests["inputs"], list):

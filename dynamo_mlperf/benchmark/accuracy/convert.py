@@ -26,10 +26,10 @@ from dynamo_mlperf.benchmark.accuracy.tables import is_table, read_rows
 from dynamo_mlperf.benchmark.accuracy.truth import TRUTH_FILE
 from dynamo_mlperf.benchmark.catalogue import CATALOGUE_FILE, media_type
 from dynamo_mlperf.benchmark.prompts import PROMPTS_FILE
-from dynamo_mlperf.benchmark.rules import Benchmark
+from dynamo_mlperf.benchmark.rules import WITH_IMAGES, Benchmark
 from dynamo_mlperf.benchmark.wording import WORDING_FILE
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import digest_file, write_json
+from dynamo_mlperf.files import digest_file, open_regular, write_json
 
 PROVENANCE = "dataset.json"
 
@@ -39,7 +39,6 @@ PARTS: Mapping[str, str] = MappingProxyType({"performance": "", "accuracy": "acc
 COMPLIANCE_SAMPLES = 990
 """Samples of TEST07 (mlcommons/inference b66003e1, `compliance/TEST07/gpt-oss-120b/audit.config`)."""
 
-_WITH_IMAGES = "qwen3-vl-235b-a22b"
 _IN_PARTS = "gpt-oss-120b"
 _SPLITS = ("train", "test")
 _PRODUCT_COLUMNS = (
@@ -140,7 +139,7 @@ def _sources(request: Request) -> dict[str, list[Path]]:
         raise ConfigError(f"there is no {source}", "name what you downloaded: a file or a directory")
     if not files:
         raise ConfigError(f"{source}: no Parquet file and no pickle", "name the directory of the downloaded data set")
-    if name == _WITH_IMAGES:
+    if name == WITH_IMAGES:
         return {"performance": _by_split(files)}
     if request.part:
         return {request.part: _only_one(files)}
@@ -189,7 +188,7 @@ def _by_name(files: Sequence[Path]) -> dict[str, list[Path]]:
 def _make_part(request: Request, part: str, files: list[Path], target: Path, progress: Progress) -> Made:
     target.mkdir(parents=True, exist_ok=True)
     made = Made(part)
-    if request.rules.name == _WITH_IMAGES:
+    if request.rules.name == WITH_IMAGES:
         if request.reference is not None:
             write_json(target / WORDING_FILE, reference_wording(request.reference).to_json())
         _write_products(files, target, made, progress)
@@ -292,7 +291,7 @@ def _check_digest(request: Request, file: Path) -> None:
 
 def _sha256(file: Path) -> str:
     digest = hashlib.sha256()
-    with file.open("rb") as source:
+    with open_regular(file) as source:
         while block := source.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()

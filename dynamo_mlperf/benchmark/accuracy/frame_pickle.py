@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import open_regular
 
 _GZIP = b"\x1f\x8b"
 _NUMPY_MODULES = (
@@ -90,7 +91,7 @@ def read_frame(path: Path, wanted: Sequence[str]) -> dict[str, list[Any]]:
         ConfigError: It is no pickle, no data frame, of another version of pandas, or names what it has no need of.
     """
     try:
-        with path.open("rb") as raw:
+        with open_regular(path) as raw:
             packed = raw.read(len(_GZIP)) == _GZIP
             raw.seek(0)
             with gzip.open(raw) if packed else raw as source:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from dynamo_mlperf.benchmark.wording import FIELDS, Wording
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.files import read_text
 
 _PACKAGE = Path("multimodal/qwen3-vl/src/mlperf_inf_mm_q3vl")
 _MODEL = "ProductMetadata"
@@ -32,8 +33,8 @@ def reference_wording(checkout: Path) -> Wording:
     """
     package = checkout / _PACKAGE
     try:
-        task = ast.parse((package / "task.py").read_text(encoding="utf-8"))
-        schema = ast.parse((package / "schema.py").read_text(encoding="utf-8"))
+        task = ast.parse(read_text(package / "task.py"))
+        schema = ast.parse(read_text(package / "schema.py"))
         shown = json.dumps(_model(schema).model_json_schema(), indent=2)
         texts = [_pieces(node) for node in _f_strings(task)]
         system = next(pieces for pieces in texts if any(_MODEL in piece for piece in pieces[1::2]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import write_atomic
+from dynamo_mlperf.files import open_regular, write_atomic
 
 MAX_BYTES = 10_240
 """The longest accuracy log that the checker takes."""
@@ -25,7 +25,7 @@ def truncated(source: Path) -> bytes:
         OSError: It cannot be read.
     """
     size = source.stat().st_size
-    with source.open("rb") as log:
+    with open_regular(source) as log:
         start = log.read(_END_BYTES)
         if size < _END_BYTES:
             return start

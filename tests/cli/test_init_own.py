@@ -1,0 +1,148 @@
+"""`init` for a cluster of one's own: files that `plan` takes as they are, and refuses before it writes what cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dynamo_mlperf.benchmark.model_shapes import PUBLISHED
+from dynamo_mlperf.cli import main
+from dynamo_mlperf.site import load_site
+from dynamo_mlperf.topology.batch import batch_differences, ignored_batch_lines
+from dynamo_mlperf.topology.memory import memory_of
+from dynamo_mlperf.topology.plan import make_plan
+from dynamo_mlperf.topology.spec import load_topology
+
+OF = ("--nodes", "4", "--gpus-per-node", "8", "--gpu-memory-gb", "141", "--model")
+QWEN = "qwen3-vl-235b-a22b"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DYNAMO_MLPERF_SITE", raising=False)
+    return tmp_path
+
+
+def init(*words: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["init", *words])
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize("model", PUBLISHED)
+@pytest.mark.parametrize("nodes", ["1", "4"])
+@pytest.mark.parametrize(("gpus", "memory_gb"), [("8", "141"), ("4", "186"), ("3", "288"), ("8", "192")])
+@pytest.mark.parametrize("scenario", ["Server", "Offline"])
+def test_what_is_made_is_planned_without_a_change(  # noqa: PLR0917 - the shapes of clusters
+    here: Path, model: str, nodes: str, gpus: str, memory_gb: str, scenario: str
+) -> None:
+    """In BF16 Qwen3-VL and in FP8 DeepSeek-R1 do not load on few GPUs: refused, and nothing is written."""
+    of = ("--nodes", nodes, "--gpus-per-node", gpus, "--gpu-memory-gb", memory_gb, "--model", model)
+    code = init(*of, "--scenario", scenario)
+    written = sorted(path.relative_to(here).as_posix() for path in here.rglob("*") if path.is_file())
+    if code == 2:
+        assert written == []
+        assert model in {QWEN, "deepseek-r1"}
+        return
+    assert written == ["slurm/sites/my-cluster.yaml", f"topologies/{model}-{nodes}x{gpus}.yaml"]
+    file = here / written[1]
+    topology = load_topology(file)
+    plan = make_plan(topology)
+    assert [role.sequences >= 1 for role in memory_of(topology, here)] == [True] * len(topology.roles.present())
+    assert not [worker for worker in plan.workers if len(worker.ranks) > int(gpus)], "TP within a node"
+    assert not batch_differences(file.read_text(), topology, plan)
+    assert ignored_batch_lines(file.read_text()) == ()
+    assert os.access(file, os.X_OK)
+    assert topology.measure.scenario == scenario
+
+
+def test_the_program_plans_it_with_its_site(here: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-m", "dynamo_mlperf.cli", *words]
+        return subprocess.run(program, text=True, capture_output=True, check=False)
+
+    made = run("init", "mine", *OF, QWEN, "--split", "2P4x6D4")
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.splitlines() == [f"mine/topologies/{QWEN}-4x8-2p4x6d4.yaml", "mine/slurm/sites/my-cluster.yaml"]
+    assert f"\n  cd mine\n  dynamo-mlperf plan topologies/{QWEN}-4x8-2p4x6d4.yaml\n" in made.stderr
+    os.chdir("mine")
+    planned = run("plan", f"topologies/{QWEN}-4x8-2p4x6d4.yaml", "--site", "slurm/sites/my-cluster.yaml", "--json")
+    assert planned.returncode == 0, planned.stderr
+    value = json.loads(planned.stdout)
+    assert value["split"]["workers"] == "2P6D"
+    assert value["class"]["name"] == "official"
+    assert {warning.partition(":")[0] for warning in value["warnings"]} == {"model.weights", "measure.dataset"}
+
+
+def test_every_commented_line_is_a_key_of_its_file(here: Path) -> None:
+    """Whoever takes the # away has a file that is read."""
+    assert init(*OF, QWEN) == 0
+    site = here / "slurm" / "sites" / "my-cluster.yaml"
+    lines = site.read_text().splitlines()
+    assert [line for line in lines if "FILL IN" in line and not line.startswith("#")] == []
+    begin = next(number for number, line in enumerate(lines) if line.startswith("gpu_request"))
+    full = [line.removeprefix("# ") if line.startswith("# ") else line for line in lines[begin:]]
+    site.write_text("\n".join(full) + "\n")
+    found = load_site(str(site))
+    assert (found.partition, found.interface, found.local_path) == ("batch", "ib0", "/raid/dynamo-mlperf")
+    assert found.container is not None
+    assert set(yaml.safe_load(site.read_text())) <= set(type(found).model_fields)
+    topology = here / "topologies" / f"{QWEN}-4x8.yaml"
+    text = topology.read_text().replace("# site: my-cluster", "site: my-cluster")
+    text = text.replace("gpu_memory_gib: 131.3}", "gpu_memory_gib: 131.3, nvlink_domain: 18}")
+    topology.write_text(text.replace("search: {}", "").replace("  # FILL IN instead of", "  target_qps: 10 #"))
+    read = load_topology(topology)
+    assert (read.site, read.nodes.nvlink_domain, read.measure.target_qps) == ("my-cluster", 18, 10)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--nodes", "2"), "needs --gpus-per-node 8 --gpu-memory-gb 141 --model M too"),
+        (("--split", "1P1D"), "needs --nodes 4 --gpus-per-node 8"),
+        ((*OF, "some-model"), "which benchmark --model some-model is for is not known; that of qwen3-vl-235b-a22b,"),
+        ((*OF, QWEN, "--split", "9P99D"), "432 GPUs asked for, 32 in 4 nodes x 8\n  Try: a plan that fits:"),
+        ((*OF, QWEN, "--split", "4P"), "--split 4P is none"),
+        ((*OF, QWEN, "--split", "4P4x4D1"), "roles.decode: 439.0 GiB of weights on each GPU (bf16, tensor_parallel 1)"),
+        ((*OF, QWEN, "--scenario", "Interactiv"), "no scenario 'Interactiv'"),
+        ((*OF, "m x", "--benchmark", QWEN), "model.name: wanted letters, digits, dots, dashes"),
+        ((*OF, QWEN, "--list"), "--list and --assets do not go with a cluster of your own"),
+        (("--nodes", "0"), "0 is not in the range"),
+        ((*OF[:-2], "nan", "--model", QWEN), "nan"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_nothing_is_written(
+    here: Path, words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(*words) == 2
+    assert said in capsys.readouterr().err
+    assert list(here.iterdir()) == []
+
+
+def test_another_model_is_taken_with_the_benchmark_that_it_serves(here: Path) -> None:
+    assert init(*OF, "me/My-Model", "--benchmark", "llama2-70b-99.9", "--split", "16A2") == 0
+    topology = load_topology(here / "topologies" / "me-my-model-4x8-16a2.yaml")
+    assert (topology.model.name, topology.measure.benchmark) == ("me/My-Model", "llama2-70b-99.9")
+    assert topology.roles.aggregated is not None
+    assert (topology.roles.aggregated.workers, topology.roles.aggregated.tensor_parallel) == (16, 2)
+
+
+def test_files_of_yours_stay(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(*OF, QWEN) == 0
+    assert init(*OF, QWEN) == 0, "the same again"
+    topology, site = here / "topologies" / f"{QWEN}-4x8.yaml", here / "slurm" / "sites" / "my-cluster.yaml"
+    topology.write_text("mine")
+    site.write_text("name: mine")
+    capsys.readouterr()
+    assert init(*OF, QWEN) == 2
+    assert f"topologies/{QWEN}-4x8.yaml exists and differs" in capsys.readouterr().err
+    assert init(*OF, QWEN, "--force") == 0
+    assert topology.read_text() != "mine"
+    assert site.read_text() == "name: mine", "one site serves all topologies, and is yours once it is there"
