@@ -17,7 +17,7 @@ from dynamo_mlperf import __version__
 from dynamo_mlperf.cli.given import refuse_empty
 from dynamo_mlperf.cli.output import flush_stdout, json_text, lasting_stderr, quiet_stdout
 from dynamo_mlperf.errors import DynamoMlperfError, ExitCode
-from dynamo_mlperf.process.secret_words import redacted
+from dynamo_mlperf.process.secret_words import redacted_sentence
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
         problem.show()
         _end(as_json, ExitCode.USAGE, problem.format_message(), _help_of(problem))
     except DynamoMlperfError as problem:
-        click.echo(f"error: {redacted(str(problem))}", err=True)
+        click.echo(f"error: {redacted_sentence(str(problem))}", err=True)
         _end(as_json, problem.exit_code, problem.what, problem.action)
     except BrokenPipeError:
         quiet_stdout()
@@ -145,7 +145,7 @@ def _end(as_json: bool, code: ExitCode, what: str, action: str = "") -> NoReturn
     No verb has answered when it ends in an error, so that there is just one JSON value to read.
     """
     if as_json:
-        error = {"what": redacted(what), "action": redacted(action), "exit_code": int(code)}
+        error = {"what": redacted_sentence(what), "action": redacted_sentence(action), "exit_code": int(code)}
         try:
             click.echo(json_text({"error": error}))
             flush_stdout()

@@ -46,6 +46,7 @@ def command(runs: tuple[str, ...], timeout_s: float, *, as_json: bool) -> int:
     from dynamo_mlperf.slurm.runs import find_run
 
     found = [find_run(word, Path.cwd() / "runs") for word in runs]  # all are found before one is ended
+    _refuse_unknown(found)
     ends = [_end(run, timeout_s) for run in found]
     if as_json:
         click.echo(json.dumps([asdict(end) for end in ends]))
@@ -53,6 +54,24 @@ def command(runs: tuple[str, ...], timeout_s: float, *, as_json: bool) -> int:
         for end in ends:
             click.echo(f"{end.run}  {end.state}" + (f"; left: {', '.join(end.left)}" if end.left else ""))
     return 3 if any(end.left for end in ends) else 0
+
+
+def _refuse_unknown(runs: list[Run]) -> None:
+    """Refuse jobs that neither a record here nor Slurm knows: scancel says nothing of them, and ends with 0.
+
+    Raises:
+        ConfigError: Names the first.
+        SetupError: Slurm does not answer.
+    """
+    from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.slurm.jobs import query_jobs
+    from dynamo_mlperf.slurm.states import UNKNOWN
+
+    strange = [run.job_id for run in runs if run.job_id and not run.present and run.submitted is None]
+    for job_id, job in query_jobs(strange).items():
+        if job.state == UNKNOWN:
+            action = "`dynamo-mlperf status` lists runs, `squeue --me` your jobs"
+            raise ConfigError(f"no job {job_id}: Slurm does not know it", action)
 
 
 def _end(run: Run, timeout_s: float) -> End:
@@ -73,11 +92,14 @@ def _cancel_job(run: Run, timeout_s: float) -> tuple[str, list[str]]:
     from dynamo_mlperf.slurm.programs import ask
     from dynamo_mlperf.slurm.refusal import slurm_words
     from dynamo_mlperf.slurm.runs import read_run
+    from dynamo_mlperf.slurm.states import UNKNOWN
 
     job_id = run.job_id
     before = query_jobs([job_id])[job_id]
     if before.ended:
         return f"had ended already: {before.state}", []
+    if before.state == UNKNOWN:
+        return f"had ended already: {before.reason or before.meaning.meaning}", []
     answer = ask(["scancel", job_id])
     if answer.status != 0:
         raise SetupError(f"scancel {job_id}: {slurm_words(answer.stderr)}", "see whose it is: squeue -j " + job_id)

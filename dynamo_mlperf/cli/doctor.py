@@ -92,11 +92,12 @@ def _on_a_cluster(*, needed: bool) -> bool:
         SetupError: It does not, and is needed.
     """
     from dynamo_mlperf.cli.doctor_cluster import slurm_answers
+    from dynamo_mlperf.slurm.programs import where_slurm_answers
 
     if slurm_answers():
         return True
     if needed:
-        raise SetupError("Slurm does not answer here", "run it on a login node of the cluster")
+        raise SetupError("Slurm does not answer here", f"run it {where_slurm_answers()}")
     click.echo("note: Slurm does not answer here, so this machine alone is checked", err=True)
     return False
 
@@ -169,8 +170,8 @@ def _full_check(
     from dynamo_mlperf.job.health import check_machine, check_site_here
 
     if engine_python is not None:
-        click.echo("trying the engines; this takes some seconds ...", err=True)
-    findings = check_machine(facts, engine_python)
+        click.echo("trying the engines: seconds each, some minutes on a busy machine", err=True)
+    findings = check_machine(facts, engine_python, lambda line: click.echo(line, err=True))
     if of_a_cluster is not None:
         findings += check_site_here(facts, *of_a_cluster)
     good = all(finding.good or not finding.needed for finding in findings)

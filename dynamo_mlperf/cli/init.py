@@ -38,6 +38,9 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 @click.option(
     "--gpu-memory-gb", "gpu_gb", type=FiniteRange(min=1, max=100_000), help="Own cluster: GB of each GPU, as sold."
 )
+@click.option(
+    "--gpu", help="Own cluster: what the GPUs are, such as h200; says their memory too, and lets one rehearse."
+)
 @click.option("--model", help="Own cluster: the model, such as qwen3-vl-235b-a22b.")
 @click.option("--benchmark", help="Own cluster: the benchmark; left out, the model's own.")
 @click.option("--scenario", help="Own cluster: Server, Interactive or Offline.  [default: Server]")
@@ -88,35 +91,44 @@ def _own(directory: Path, given: dict[str, Any], *, force: bool, alone: bool) ->
         ConfigError: An option is missing, does not go with these, or the deployment does not fit.
         SetupError: They cannot be written.
     """
-    from dynamo_mlperf.cli.init_own import SITE, Own, own_files
-    from dynamo_mlperf.errors import ConfigError, SetupError
-    from dynamo_mlperf.files import write_atomic
+    from dynamo_mlperf.cli.init_own import SITE, Own, benchmark_of, known_model, memory_gb, own_files
+    from dynamo_mlperf.errors import ConfigError
 
     wanted = {"nodes": "--nodes 4", "gpus": "--gpus-per-node 8", "gpu_gb": "--gpu-memory-gb 141", "model": "--model M"}
+    given = {**({"gpu_gb": memory_gb(given["gpu"])} if "gpu" in given else {}), **given}
     if missing := [option for name, option in wanted.items() if name not in given]:
         raise ConfigError(f"a cluster of your own needs {' '.join(missing)} too", "give them, as your nodes are")
     if not alone:
         raise ConfigError("--list and --assets do not go with a cluster of your own", "call init twice")
-    own = Own(**given)
+    own = Own(**{**given, "model": known_model(given["model"])})
+    if own.model != given["model"]:
+        click.echo(f"model {given['model']}: taken as {own.model}, whose shape and benchmark are known", err=True)
     files = own_files(own, directory)
+    page = f"{_BENCHMARKS}/{benchmark_of(own)}/README.md"
+    files |= {page: read_text(shipped_file(page))} if shipped_file(page).is_file() else {}
     site = f"slurm/sites/{SITE}.yaml"
-    kept = {name for name in files if name == site and (directory / name).exists()}  # one for all topologies
+    kept = {name for name in (site, page) if (directory / name).exists()}  # one for all topologies
     for name, text in files.items():
         if name not in kept and (directory / name).exists() and not (force or _has(directory / name, text.encode())):
             raise ConfigError(f"{directory / name} exists and differs", "name another directory, or --force")
+    _write_own(directory, {name: text for name, text in files.items() if name not in kept})
+    for name in files:
+        click.echo(str(directory / name))
+    steps = [f"dynamo-mlperf plan topologies/{own.name}.yaml", f"complete what says FILL IN, there and in {site}"]
+    _say_steps(directory, [*steps, f"dynamo-mlperf doctor --site {site}", f"sbatch topologies/{own.name}.yaml"])
+
+
+def _write_own(directory: Path, files: dict[str, str]) -> None:
+    from dynamo_mlperf.errors import SetupError
+    from dynamo_mlperf.files import write_atomic
+
     try:
         for name, text in files.items():
-            if name in kept:
-                continue
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             write_atomic(directory / name, text)
             (directory / name).chmod(0o755 if name.startswith("topologies") else 0o644)
     except OSError as error:
         raise SetupError(f"{error.filename}: {error.strerror}", "name a directory that you can write") from error
-    for name in files:
-        click.echo(str(directory / name))
-    steps = [f"dynamo-mlperf plan topologies/{own.name}.yaml", f"complete what says FILL IN, there and in {site}"]
-    _say_steps(directory, [*steps, f"dynamo-mlperf doctor --site {site}", f"sbatch topologies/{own.name}.yaml"])
 
 
 def _shipped_root() -> Path:

@@ -24,6 +24,10 @@ _LENGTH = {
 """By benchmark: tokens of prompt and answer together that engines have to take; the model's own limit for Llama 2."""
 _BENCHMARK_OF = {"llama2-70b": "llama2-70b-99.9"}
 """By model, where they differ."""
+_KINDS = r"(chat|instruct|thinking|hf|[0-9]{4})+"
+"""What stands behind a model's name in the names of its repositories: `Llama-2-70b-chat-hf`, `DeepSeek-R1-0528`."""
+_FAMILY = 6
+"""Letters and digits of a name that tell a family of models: `llama2`, `qwen3v`."""
 _CATALOGUE = "assets/shopify-product-catalogue"
 
 
@@ -40,6 +44,7 @@ class Own:
         scenario: Server, Interactive or Offline.
         precision: Of the weights; None = as the model was published.
         split: `4P8D`, `4P2x8D1` or `16A2`; None = half of the GPUs for each role.
+        gpu: What the GPUs are, by `nodes.gpu`; None = not said.
     """
 
     nodes: int
@@ -50,6 +55,7 @@ class Own:
     scenario: str = "Server"
     precision: str | None = None
     split: str | None = None
+    gpu: str | None = None
 
     @property
     def name(self) -> str:
@@ -58,7 +64,32 @@ class Own:
         return re.sub(r"[^a-z0-9.-]+", "-", f"{self.model}-{self.nodes}x{self.gpus}{split}".lower()).strip("-.")
 
 
-def own_files(own: Own, base: Path) -> Mapping[str, str]:
+def memory_gb(gpu: str) -> float:
+    """Memory in GB of a GPU by its name, as the vendor says it.
+
+    Raises:
+        ConfigError: It is none whose memory is known.
+    """
+    from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.topology.memory import GPU_BYTES
+
+    if gpu not in GPU_BYTES:
+        raise ConfigError(
+            f"--gpu {gpu[:20]!r} is not known", f"--gpu with one of {', '.join(GPU_BYTES)}, or leave it out"
+        )
+    return GPU_BYTES[gpu] / _GB
+
+
+def benchmark_of(own: Own) -> str:
+    """The benchmark that is measured: the given one, or the model's own.
+
+    Raises:
+        ConfigError: Neither is known.
+    """
+    return _rules(own).name
+
+
+def own_files(own: Own, base: Path) -> dict[str, str]:
     """The text of each file by its path below the directory: a topology that `plan` takes, and a site.
 
     Args:
@@ -131,11 +162,40 @@ def _rules(own: Own) -> Benchmark:
     from dynamo_mlperf.benchmark.rules import BENCHMARKS, benchmark
     from dynamo_mlperf.errors import ConfigError
 
-    name = own.benchmark or _BENCHMARK_OF.get(own.model, own.model)
+    model = own.benchmark or own.model
+    name = _BENCHMARK_OF.get(_folded_names().get(_folded(model), model), model)
     if own.benchmark is None and name not in BENCHMARKS:
         what = f"which benchmark --model {own.model[:60]} is for is not known; that of {', '.join(PUBLISHED)} is"
-        raise ConfigError(what, f"--benchmark {next(iter(BENCHMARKS))}, or whichever the model serves")
+        every = f"--benchmark NAME, the one that the model serves: {', '.join(BENCHMARKS)}"
+        near = _near(own.model)
+        raise ConfigError(what, f"did you mean --model {near}? If not, {every}" if near else every)
     return benchmark(name)
+
+
+def _folded(model: str) -> str:
+    """`meta-llama/Llama-2-70b` as `llama270b`: what names of one model have in common."""
+    return re.sub(r"[^a-z0-9]", "", model.rpartition("/")[2].lower())
+
+
+def _folded_names() -> Mapping[str, str]:
+    """The published models by their folded names."""
+    from dynamo_mlperf.benchmark.model_shapes import PUBLISHED
+
+    return {_folded(name): name for name in PUBLISHED}
+
+
+def known_model(model: str) -> str:
+    """The published model that a name means, in whatever way it is written; any other name as it is."""
+    given = _folded(model)
+    return next((name for own, name in _folded_names().items() if re.fullmatch(f"{own}({_KINDS})?", given)), model)
+
+
+def _near(model: str) -> str | None:
+    """A published model whose name begins as this one does: of another size, precision or training."""
+    folded = _folded(model)
+    if len(folded) < _FAMILY:
+        return None
+    return next((name for own, name in _folded_names().items() if own.startswith(folded[:_FAMILY])), None)
 
 
 def _topology(own: Own, roles: list[tuple[str, int, int]]) -> str:
@@ -158,7 +218,7 @@ def _topology(own: Own, roles: list[tuple[str, int, int]]) -> str:
         "schema: 1",
         f"name: {own.name}",
         f"# site: {SITE}                   # FILL IN slurm/sites/{SITE}.yaml first; or name it by --site",
-        f"nodes: {{count: {own.nodes}, gpus: {own.gpus}, gpu_memory_gib: {memory_gib:g}}}",
+        *_nodes(own, memory_gib),
         "# FILL IN where nodes share one NVLink domain, 18 for a rack of GB200: nodes: {..., nvlink_domain: 18}",
         "model:",
         f"  name: {own.model}",
@@ -177,6 +237,19 @@ def _topology(own: Own, roles: list[tuple[str, int, int]]) -> str:
         "# For a first trial, which cannot be submitted: reduced: {min_duration_s: 60, samples: 256}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _nodes(own: Own, memory_gib: float) -> list[str]:
+    sizes = f"count: {own.nodes}, gpus: {own.gpus}"
+    if own.gpu is not None:
+        return [f"nodes: {{{sizes}, gpu: {own.gpu}, gpu_memory_gib: {memory_gib:g}}}"]
+    from dynamo_mlperf.topology.memory import GPU_BYTES
+
+    names = ", ".join(GPU_BYTES)
+    return [
+        f"nodes: {{{sizes}, gpu_memory_gib: {memory_gib:g}}}",
+        f"# FILL IN before `dynamo-mlperf rehearse`: nodes: {{..., gpu: NAME}}, one of {names}",
+    ]
 
 
 def _role(role: tuple[str, int, int], flags: str) -> str:

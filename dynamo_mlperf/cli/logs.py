@@ -57,7 +57,9 @@ def command(run: str, worker: str | None, lines: int, *, follow: bool, as_json: 
 
 def _logs(run: Run) -> dict[str, Path]:
     """Every log of the run by its process' name."""
-    output = _job_output(run)
+    from dynamo_mlperf.slurm.job_output import output_file
+
+    output = output_file(run)
     return ({JOB: output} if output else {}) | _written(run)
 
 
@@ -66,23 +68,6 @@ def _written(run: Run) -> dict[str, Path]:
     from dynamo_mlperf.files import RunPaths
 
     return {path.stem: path for path in sorted(RunPaths(run.root).logs.glob("*.log"))}
-
-
-def _job_output(run: Run) -> Path | None:
-    """The file that Slurm says the batch job's output goes to, else the one that it has by default."""
-    from dynamo_mlperf.errors import SetupError
-    from dynamo_mlperf.slurm.jobs import output_of
-
-    if not run.job_id or run.step:
-        return None
-    default = run.root.parent.parent / f"slurm-{run.job_id}.out"
-    if default.is_file():
-        return default
-    try:
-        written = output_of(run.job_id)
-    except SetupError:
-        return None
-    return Path(written) if written and Path(written).is_file() else None
 
 
 def _one(worker: str, logs: Mapping[str, Path], run: Run) -> Path:

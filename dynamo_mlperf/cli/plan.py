@@ -51,6 +51,7 @@ def command(
     from dynamo_mlperf.errors import ConfigError
     from dynamo_mlperf.job.expected import check_enough
     from dynamo_mlperf.job.predictions import predicted_qps
+    from dynamo_mlperf.job.time_limit import check_time_limit
     from dynamo_mlperf.site import load_site, refuse_unfilled
     from dynamo_mlperf.topology.memory import memory_of
     from dynamo_mlperf.topology.picture import PlanFacts
@@ -79,8 +80,8 @@ def command(
     unseen, refused = _measurement(topology, place)
     if refused is not None and as_json:
         raise refused
-    few = check_enough(topology, Path.cwd())
-    found = (*_warnings(file, topology, plan, place, segment), *unknown, *unseen, *([few] if few else []))
+    few = [check_enough(topology, Path.cwd()), check_time_limit(file.read_text(), topology, Path.cwd())]
+    found = (*_warnings(file, topology, plan, place, segment), *unknown, *unseen, *filter(None, few))
     plan = replace(plan, warnings=(*plan.warnings, *found))
     bound = topology.engine != "mocker"  # simulated engines are not
     notes = [

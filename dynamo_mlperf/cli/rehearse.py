@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.job.rehearsal import Compared, Stage
     from dynamo_mlperf.topology.spec import Topology
     from dynamo_mlperf.tuning.calibration import Calibration
+    from dynamo_mlperf.tuning.own_lengths import OwnLengths
     from dynamo_mlperf.tuning.prediction import Prediction
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
@@ -51,6 +52,12 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="Which requests are drawn and when they arrive, to see how far the answer depends on it; not with --live.",
 )
+@click.option(
+    "--prompt-tokens",
+    metavar="MEAN[:SPREAD]",
+    help="Your own figures where a benchmark's prompts are not published: mean and standard deviation, in tokens.",
+)
+@click.option("--answer-tokens", metavar="MEAN[:SPREAD]", help="The same of answers; default: as published.")
 @click.option("--site", help="Site file or name: says which Python runs the engines.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.option("--out", type=_PATH, help="Also write the prediction (with --calibrate: the factors) into this file.")
@@ -108,7 +115,15 @@ def _stage(topology: Topology | None, options: dict[str, Any]) -> Stage:
     stop.install()
     site = load_site(options["site"] or (topology.site if topology else None), base=Path.cwd())
     chosen = _profiles(options["profiles"])
-    return Stage(Path.cwd(), site.engine_python, usable_programs(), _tell, chosen, stop.check, options["seed"])
+    own = _own_lengths(options)
+    return Stage(Path.cwd(), site.engine_python, usable_programs(), _tell, chosen, stop.check, options["seed"], own)
+
+
+def _own_lengths(options: dict[str, Any]) -> OwnLengths:
+    from dynamo_mlperf.tuning.own_lengths import OwnLengths, token_lengths
+
+    given = (("--prompt-tokens", options["prompt_tokens"]), ("--answer-tokens", options["answer_tokens"]))
+    return OwnLengths(*(token_lengths(option, text) if text is not None else None for option, text in given))
 
 
 def _profiles(given: tuple[str, ...]) -> dict[str, str]:

@@ -28,7 +28,8 @@ def rehearse_live(
     from dynamo_mlperf.errors import SetupError
     from dynamo_mlperf.job.context import local_run_id, new_nonce
     from dynamo_mlperf.job.live_rehearsal import LiveRehearsal, write_live
-    from dynamo_mlperf.job.rehearsal import default_calibration, request_lengths
+    from dynamo_mlperf.job.rehearsal import default_calibration
+    from dynamo_mlperf.job.request_lengths import request_lengths
     from dynamo_mlperf.slurm.runs import LIVE_REHEARSAL
     from dynamo_mlperf.tuning.rehearsal_engines import Factors, engines_of
 
@@ -36,7 +37,7 @@ def rehearse_live(
     none = options["calibration"] == "none"
     found = None if none else given or default_calibration(topology, engines)
     factors = found.factors if found else Factors()
-    lengths = request_lengths(topology, stage.base)
+    lengths = request_lengths(topology, stage.base, stage.own)
     run_id = local_run_id(f"rehearse-{topology.name}", new_nonce())
     directory = (options["run_dir"] or stage.base / "runs" / run_id).resolve()
     what = LiveRehearsal(file, topology, engines, factors, lengths, options["seconds"], options["qps"])

@@ -76,6 +76,13 @@ def said(standing: Standing) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def _absent(standing: Standing) -> str:
+    """Why there are no records."""
+    if standing.outcome.word in {"WAITING", "RUNNING"}:
+        return "not there yet"
+    return "none were made" if standing.job is not None and standing.job.ended else "not seen from here"
+
+
 def details(standing: Standing) -> str:
     """A run on its own: how it stands, its job, each worker."""
     run, job, outcome = standing.run, standing.job, standing.outcome
@@ -91,5 +98,5 @@ def details(standing: Standing) -> str:
     for worker in run.workers:
         ended = f" with {worker.status}" if worker.state == "ended" else ""
         lines.append(f"  worker   {worker.name.ljust(width)}  {worker.state}{ended}  {worker.host}".rstrip())
-    lines.append(f"  records  {run.root}" + ("" if run.present else " (not there yet)"))
+    lines.append(f"  records  {run.root}" + ("" if run.present else f" ({_absent(standing)})"))
     return "\n".join(printable(line) for line in lines)

@@ -79,6 +79,7 @@ def _prepare(
 ) -> Submission:
     """Everything that can be refused is refused here, before Slurm sees anything."""
     from dynamo_mlperf.cli.launch import prepare, resumable
+    from dynamo_mlperf.job.time_limit import check_time_limit
     from dynamo_mlperf.site import site_file
     from dynamo_mlperf.slurm.submission import SiteCopy, make_submission, segment_of
 
@@ -86,6 +87,8 @@ def _prepare(
     _check_flags(topology, place)
     _check_site(site or topology.site, dry_run=dry_run)
     _check_batch_lines(file, topology, plan, (*sbatch_options, *(("--nodes",) if nodes else ())))
+    if (short := check_time_limit(file.read_text(), topology, Path.cwd(), sbatch_options)) is not None:
+        click.echo(f"warning: {short}", err=True)
     _check_weights(topology)
     segment = segment_of(len(plan.nodes), topology.nodes.nvlink_domain)
     if segment is not None and not place.segment:
@@ -173,10 +176,13 @@ def _check_weights(topology: Topology) -> None:
 
 
 def _send(submission: Submission) -> Submitted:
+    from dynamo_mlperf.slurm.partition import check_nodes
     from dynamo_mlperf.slurm.refusal import refusal, slurm_words
     from dynamo_mlperf.slurm.submission import Submitted, job_id_of, record_submission
 
     runs = Path.cwd() / "runs"
+    if (many := check_nodes(submission)) is not None:
+        click.echo(f"warning: {many}", err=True)
     if submission.site is not None:
         submission.site.write(Path.cwd())
     answer = submission.send()

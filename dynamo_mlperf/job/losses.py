@@ -137,7 +137,7 @@ class Losses:
             self.started(process, self._start(process))
             self._returns[process.name] = _Return(process, loss, time.monotonic())
         elif len(self.lost) == len(self._endpoints.plan.workers) and not self._returns:
-            raise ServingError(f"no worker is left; the last: {obituary}", f"read {child.command.log}")
+            raise ServingError(f"no worker is left; the last: {obituary}", job.supervisor.advice(child))
 
     def dropped(self, process: EngineProcess, factor: float) -> None:
         """A straggler was stopped before the measurement: the job goes on without it, as without one that died."""

@@ -10,17 +10,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from dynamo_mlperf.benchmark.prompt_length import PromptMeter
 from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.job.prompt_limit import model_files
-from dynamo_mlperf.job.workload import read_data_set
+from dynamo_mlperf.job.request_lengths import request_lengths
 from dynamo_mlperf.load.settings import build_settings
 from dynamo_mlperf.topology.role_splits import RoleSplit, own_split, parse_split, with_split
 from dynamo_mlperf.topology.spec import load_topology
 from dynamo_mlperf.tuning.calibration import Calibration, Point, Points, fit_factors, read_calibration
+from dynamo_mlperf.tuning.own_lengths import OwnLengths
 from dynamo_mlperf.tuning.prediction import Prediction, SplitPrediction, ranked
 from dynamo_mlperf.tuning.profiles import shipped_benchmarks
 from dynamo_mlperf.tuning.rehearsal import (
@@ -33,7 +30,6 @@ from dynamo_mlperf.tuning.rehearsal import (
     workers_by_role,
 )
 from dynamo_mlperf.tuning.rehearsal_engines import Factors, engines_of
-from dynamo_mlperf.tuning.rehearsal_requests import Lengths, lengths_of
 from dynamo_mlperf.tuning.simulation import Bar, Simulator
 
 if TYPE_CHECKING:
@@ -41,9 +37,8 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.topology.spec import Topology
     from dynamo_mlperf.tuning.rehearsal_engines import EngineModel
+    from dynamo_mlperf.tuning.rehearsal_requests import Lengths
 
-_COUNTED_SAMPLES = 2_000
-"""Prompts of a data set whose tokens are counted; more of them change no quantile that matters."""
 _ROUTERS = {"kv": "kv_router", "round-robin": "round_robin"}
 
 
@@ -59,6 +54,7 @@ class Stage:
         chosen: Profile by role; see `engines_of`.
         check: Called before each simulated run; raises when people want to stop.
         seed: Which requests are drawn.
+        own: Lengths that people give.
     """
 
     base: Path
@@ -68,6 +64,7 @@ class Stage:
     chosen: Mapping[str, str] = field(default_factory=dict)
     check: Callable[[], None] = lambda: None
     seed: int = 0
+    own: OwnLengths = field(default_factory=OwnLengths)
 
 
 @dataclass(frozen=True)
@@ -116,28 +113,6 @@ def bar_of(topology: Topology) -> Bar:
     )
 
 
-def request_lengths(topology: Topology, base: Path) -> Lengths:
-    """Lengths of the file's data set where it and the model's tokenizer are there, else as published.
-
-    Raises:
-        ConfigError: Neither is to be had.
-    """
-    name, directory = topology.measure.benchmark, topology.resolve(base).dataset
-    if directory is None or not directory.is_dir():
-        return lengths_of(name, None, "the file's data set is not there")
-    try:
-        model = model_files(topology, base)
-    except ConfigError:
-        model = None
-    meter = PromptMeter(model) if model is not None else None
-    if meter is None or not meter.counts:
-        return lengths_of(name, None, f"the model's tokenizer cannot be seen from here, to count those of {directory}")
-    samples = read_data_set(topology, base)
-    every = max(1, len(samples) // _COUNTED_SAMPLES)
-    counted = np.array([meter.count(samples[at]) for at in range(0, len(samples), every)], dtype=np.int64)
-    return lengths_of(name, counted, str(topology.measure.dataset))
-
-
 def default_calibration(topology: Topology, engines: Mapping[str, EngineModel]) -> Calibration | None:
     """The shipped factors of a benchmark; they belong to profiles of aiconfigurator's alone."""
     origins = {engine.profile.facts.get("origin") for engine in engines.values()}
@@ -166,7 +141,7 @@ def rehearse(
     """
     engines, notes = engines_of(topology, stage.base, stage.chosen)
     found = (calibration or default_calibration(topology, engines)) if calibrated else None
-    lengths = replace(request_lengths(topology, stage.base), seed=stage.seed)
+    lengths = replace(request_lengths(topology, stage.base, stage.own), seed=stage.seed)
     factors = found.factors if found else Factors()
     topologies = {split.name: with_split(topology, split) for split in splits}
     own_degrees = tuple(role.tensor_parallel for _role, role in topology.roles.present())
@@ -207,7 +182,7 @@ def calibrate(points: Points, stage: Stage) -> tuple[Calibration, list[Compared]
         SetupError: The replay does not run.
     """
     systems = [_system_of(point, points, stage) for point in points.points]
-    lengths = request_lengths(systems[0][0], stage.base)
+    lengths = request_lengths(systems[0][0], stage.base, stage.own)
     with _simulator(stage, lengths, len(systems)) as simulator, ThreadPoolExecutor(stage.programs) as pool:
         tries = 0
 

@@ -164,7 +164,7 @@ class Connection:
 
     def _begun(self) -> None:
         """The first token is there and more are to come."""
-        if self._loop.dense:
+        if self._loop.dense and not self._unsent:
             self._rests = True
             self._loop.rest(self._number)
         frontend = self.frontend

@@ -34,6 +34,7 @@ class Enough:
         percentile: The judged percentile, 0 to 1.
         rate_qps: The lowest rate that gives enough at this duration.
         duration_s: The test's shortest duration in seconds.
+        takes_s: What it takes at its rate, about: more where the fewest queries take longer than that.
     """
 
     planned: int
@@ -43,6 +44,7 @@ class Enough:
     percentile: float
     rate_qps: float
     duration_s: float
+    takes_s: float
 
     @property
     def too_few(self) -> bool:
@@ -53,9 +55,8 @@ class Enough:
     def what(self) -> str:
         """For people, with both numbers."""
         asked = f"p{self.percentile * 100:g} needs {self.needed} even with none over the limit"
-        return (
-            f"{self.planned} queries in {self.duration_s:g} s by these settings, and the early-stopping rule at {asked}"
-        )
+        time = f"{self.takes_s:.0f} s" if self.takes_s >= 2 * self.duration_s else f"{self.duration_s:g} s"
+        return f"{self.planned} queries in {time} by these settings, and the early-stopping rule at {asked}"
 
     @property
     def action(self) -> str:
@@ -77,7 +78,8 @@ def enough_queries(settings: LoadSettings, client: Literal["loadgen", "endpoints
     planned, fewest, most = (_planned(settings, client, duration_s, data_set, part) for part in (0.0, -luck, luck))
     # Enough queries begin one above the last whole number of data sets that is too few.
     short = (math.ceil(needed / data_set) - 1) * data_set
-    return Enough(planned, fewest, most, needed, settings.percentile, (short + 1) / duration_s, duration_s)
+    takes_s = max(duration_s, planned / settings.target_qps) if settings.target_qps else duration_s
+    return Enough(planned, fewest, most, needed, settings.percentile, (short + 1) / duration_s, duration_s, takes_s)
 
 
 def _planned(settings: LoadSettings, client: str, duration_s: float, data_set: int, luck: float) -> int:

@@ -23,6 +23,8 @@ _DENSE_PER_S, _THIN_PER_S = 2000, 1000
 """Rests begin where more descriptors than this are ready in a second, and end below: the looks are as many."""
 
 _MOST_READY = 4096
+_MOST_RESTED = 32
+"""As many of those that could wait are served before the loop looks for what cannot."""
 
 
 class Watched(Protocol):
@@ -101,15 +103,18 @@ class Loop:
         due_ns, wait_s = clock_ns() + self._tick_ns, 0.0
         while self.running:
             self._serve(self._urgent.poll(wait_s, _MOST_READY))
-            if self._at_rest:
-                self._serve(self._resting.poll(0, _MOST_READY))
+            rested = self._resting.poll(0, _MOST_RESTED) if self._at_rest else []
+            self._serve(rested)
             now_ns = clock_ns()
             if now_ns >= due_ns:
                 self._tick()
                 self._told()
                 self._weigh(now_ns - due_ns + self._tick_ns)
                 due_ns = now_ns + self._tick_ns
-            wait_s = REST_MS / 1000 if self._at_rest else (due_ns - now_ns) / 1e9
+            if len(rested) == _MOST_RESTED:
+                wait_s = 0.0
+            else:
+                wait_s = REST_MS / 1000 if self._at_rest else (due_ns - now_ns) / 1e9
 
     def _serve(self, found: list[tuple[int, int]]) -> None:
         if not found:

@@ -62,6 +62,7 @@ _NO_VALUE = re.compile(NO_VALUE, re.IGNORECASE)
 _COMPILED = tuple((what, marks, re.compile(form)) for what, marks, form in FORMS)
 _LONG = ((re.compile(ASSIGNED), "a value of {}"), (re.compile(WRITTEN), "a value of what is named as a secret"))
 _NAMED = re.compile(rf"(?:{_OPTIONS}|(?i:{_VARIABLES}|{_WORDS}){_BEHIND}){_WHOLE}")
+_SENTENCE = re.compile(r"[a-z]+,? [a-z]")
 
 
 def is_secret_name(name: str) -> bool:
@@ -97,10 +98,30 @@ def secret_in(text: str) -> str | None:
 
 def redacted(text: str) -> str:
     """`text` with `NOT_SHOWN` in place of whatever looks like a secret, or stands behind a secret's name."""
+    text = _without_forms(text)
+    return _NAMED.sub(lambda match: _hidden(match, _NO_VALUE), text) if _may_be_named(text) else text
+
+
+def redacted_sentence(text: str) -> str:
+    """The same of an error of ours, where `HF_TOKEN: looks like ...` names a place and reads on, and shows no value.
+
+    Whoever puts a foreign text into an error behind such a name takes its secrets out there, by `redacted`.
+    """
+    text = _without_forms(text)
+    return _NAMED.sub(_hidden_unless_sentence, text) if _may_be_named(text) else text
+
+
+def _without_forms(text: str) -> str:
     for _what, marks, form in _COMPILED:
         if any(mark in text for mark in marks):
             text = form.sub(lambda match: _hidden(match, _NO_LITERAL), text)
-    return _NAMED.sub(lambda match: _hidden(match, _NO_VALUE), text) if _may_be_named(text) else text
+    return text
+
+
+def _hidden_unless_sentence(match: re.Match[str]) -> str:
+    start = match.start(match.lastindex or 0)
+    sentence = match.string[:start].endswith(": ") and _SENTENCE.match(match.string, start)
+    return match[0] if sentence else _hidden(match, _NO_VALUE)
 
 
 def _may_be_named(text: str) -> bool:

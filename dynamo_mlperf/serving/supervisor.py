@@ -42,6 +42,11 @@ HASTE_S = 0.3
 TAIL_LINES = 15
 REFUSAL_LINES = 2000
 """An engine that refuses a flag first tells all that it has, one or two lines for each."""
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+_WHO_KILLS = (
+    "find who sent the SIGKILL: the kernel, where memory ran out (on {host}: dmesg | grep -i 'killed process'; "
+    "oom_kill in memory.events of the job's cgroup), and then give the job more memory; else Slurm or a person"
+)
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -154,7 +159,7 @@ class Supervisor:
 
     def cause_of(self, child: Child, kind: type[DynamoMlperfError] = ServingError) -> DynamoMlperfError:
         """What to raise where one has ended before its time: why it was not started, else, as `kind`, its obituary."""
-        return self._allocation.refusal(child) or kind(self.obituary(child), f"read {child.command.log}")
+        return self._allocation.refusal(child) or kind(self.obituary(child), self.advice(child))
 
     def end(self, children: Sequence[Child]) -> None:
         """Kill processes whose end is then no failure: what is left of a replica that is lost."""
@@ -320,6 +325,14 @@ class Supervisor:
         tail = _tail(command.log, TAIL_LINES)
         told = f"; its last lines:\n{tail}" if tail else "; it wrote no log"
         return f"{command.name} on {self._place_of(command)} {_ending(child.poll())}{told}"
+
+    def advice(self, child: Child) -> str:
+        """What to do about the end of a process: read its log; where a SIGKILL from outside ended it, look there."""
+        log, host = child.command.log, self._allocation.nodes[child.command.node].host
+        read = f"read {log}" if _tail(log, 1) else ""
+        if child.poll() not in _KILLED:
+            return read or f"run it by hand: its command line is in {self._paths.commands}"
+        return "; ".join(filter(None, (_WHO_KILLS.format(host=host), read)))
 
     def _place_of(self, command: Command) -> str:
         return f"node {command.node} ({self._allocation.nodes[command.node].host})"

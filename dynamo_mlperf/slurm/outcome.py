@@ -142,6 +142,8 @@ def _end_text(run: Run, job: JobInfo) -> str:
         parts.append(f"exit code {job.exit_code}" + (f", signal {job.signal}" if _real_signal(job) else ""))
     if run.error:
         parts.append(run.error)
+    elif job.exit_code and not run.present:
+        parts.append(f"`dynamo-mlperf logs {run.job_id}` shows what it printed")
     elif run.verdict and run.verdict["verdict"] == "VALID":
         parts.append("its verdict says VALID, which does not count")
     return "; ".join(parts)

@@ -59,9 +59,17 @@ def answered(answer: Finished) -> Finished:
     if said:
         raise SetupError(
             f"Slurm does not answer here: {said[-1].strip()}",
-            "run it on a login node of the cluster; `scontrol ping` says whether Slurm is up",
+            f"run it {where_slurm_answers()}; `scontrol ping` says whether Slurm is up",
         )
     return answer
+
+
+def where_slurm_answers() -> str:
+    """Where to run what needs Slurm, for people."""
+    alone = (
+        "in `slurm/devcluster exec` (DEVCLUSTER_DIR alone does not do), or " if "DEVCLUSTER_DIR" in os.environ else ""
+    )
+    return f"{alone}on a login node of the cluster"
 
 
 def fault_of(program: str, answer: Finished) -> str:

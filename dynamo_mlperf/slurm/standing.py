@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.process.machine import controller_of
 from dynamo_mlperf.slurm.attach import live_steps
+from dynamo_mlperf.slurm.job_output import last_error, output_here
 from dynamo_mlperf.slurm.jobs import JobInfo, query_jobs
 from dynamo_mlperf.slurm.outcome import Outcome, attached_outcome, outcome_of
 from dynamo_mlperf.slurm.runs import read_run
@@ -69,11 +71,18 @@ def _standing(run: Run, jobs: dict[str, JobInfo], steps: set[str] | None) -> Sta
         return Standing(run, None, attached_outcome(run, steps))
     if run.job_id:
         job = jobs.get(run.job_id, JobInfo(run.job_id))
-        run = _now(run) if job.ended else run
+        run = _told(_now(run), job) if job.ended else run
         return Standing(run, job, outcome_of(run, job))
     alive = run.finished is None and controller_of(run.run_id) is not None
     run = run if alive else _now(run)
     return Standing(run, None, outcome_of(run, None, alive=alive))
+
+
+def _told(run: Run, job: JobInfo) -> Run:
+    """A run whose job ended before it made the run's directory, with the reason that the job itself printed."""
+    if run.present or run.error:
+        return run
+    return replace(run, error=last_error(output_here(run) or (Path(job.output) if job.output else None)))
 
 
 def _now(run: Run) -> Run:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.benchmark.model_shapes import PUBLISHED, shape_of
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.topology.flag_values import length_of
-from dynamo_mlperf.topology.memory import RoleMemory, attention_shards, memory_of
+from dynamo_mlperf.topology.memory import GPU_BYTES, RoleMemory, attention_shards, memory_of
 from dynamo_mlperf.tuning.profile_sources import Served, roofline
 from dynamo_mlperf.tuning.profiles import Profile, find_shipped, read_profile, shipped_profiles
 
@@ -165,7 +165,7 @@ def _unknown(topology: Topology, gpu: str | None, *, known: bool) -> ConfigError
     lacking, ways = [], []
     if gpu is None:
         lacking.append("nodes.gpu is not in the file")
-        ways.append("nodes: {gpu: gb200}")
+        ways.append(f"nodes: {{gpu: NAME}} with one of {', '.join(GPU_BYTES)}")
     if not known:
         lacking.append(f"model {topology.model.name} has no known shape")
         ways.append(f"model: {{name: NAME}} with one of {', '.join(PUBLISHED)}")

@@ -16,6 +16,7 @@ import numpy as np
 from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import write_atomic
+from dynamo_mlperf.tuning.own_lengths import OwnLengths, TokenLengths
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,8 +39,6 @@ _OUTPUTS = (29.0, 42.0, 62.0, 150.0)
 _P99 = 2.326
 _MEAN_OUTPUT = {"gpt-oss-120b": 1_278.2, "deepseek-r1": 3_886.2, "llama2-70b-99.9": 294.5}
 """Mean output tokens: the middle of what the rules accept (tokens per sample; TEST09 of gpt-oss-120b)."""
-_SPREAD = 0.8
-"""Standard deviation of the logarithm of output lengths where only their mean is known; assumed."""
 _LEAST = 2
 """An answer of one token has no time per output token."""
 
@@ -79,26 +78,54 @@ def published_prompts(name: str) -> Counts | None:
     return np.clip(median * np.exp(spread * draws), least, greatest).astype(np.int64)
 
 
-def output_lengths(name: str) -> Counts:
-    """Output lengths of a benchmark, `_DRAWN` of them."""
+def output_lengths(name: str, own: TokenLengths | None = None) -> Counts:
+    """Output lengths of a benchmark, `_DRAWN` of them; as long as is given where it is."""
     most = benchmark(name).max_new_tokens
     draws = np.random.default_rng(_SEED + 1).standard_normal(_DRAWN)
-    if name == _QWEN:
+    if name == _QWEN and own is None:
         low, middle, high, greatest = _OUTPUTS
         spread = np.where(draws > 0, high - middle, middle - low) / _P99
         return np.clip(middle + spread * draws, _LEAST, greatest).round().astype(np.int64)
-    mean = _MEAN_OUTPUT.get(name, most / 2.0)
-    drawn = np.exp(_SPREAD * draws - _SPREAD**2 / 2.0) * mean
-    return np.clip(drawn, _LEAST, most).round().astype(np.int64)
+    return _drawn(own or TokenLengths(_MEAN_OUTPUT.get(name, most / 2.0)), draws, _LEAST, most)
 
 
-def lengths_of(name: str, counted: Counts | None, where: str) -> Lengths:
+def _drawn(given: TokenLengths, draws: Array, least: int, most: int) -> Counts:
+    lengths = np.exp(given.log_middle + given.log_spread * draws)
+    return np.clip(lengths, least, max(least, most)).round().astype(np.int64)
+
+
+def own_lengths(name: str, own: OwnLengths, found: Lengths | None, longest: int) -> Lengths:
+    """Lengths as a person gives them, and said to be just that; what is not given is as found, or as published.
+
+    Args:
+        name: Benchmark.
+        own: What is given.
+        found: What there is beside it; None where the prompts are given.
+        longest: Tokens of a prompt at most.
+    """
+    given, origins = [], [found.origin] if found else []
+    if own.prompts is not None:
+        draws = np.random.default_rng(_SEED).standard_normal(_DRAWN)
+        prompts = _drawn(own.prompts, draws, 1, longest)
+        given.append(f"prompts (mean {own.prompts.mean:g})")
+    elif found is not None:
+        prompts = found.prompts
+    else:
+        raise AssertionError(own)
+    if own.answers is not None:
+        given.append(f"answers (mean {own.answers.mean:g})")
+    said = f"lengths of {' and '.join(given)} as you gave them, not the benchmark's"
+    return Lengths(prompts, output_lengths(name, own.answers), "; ".join([*origins, said]))
+
+
+def lengths_of(name: str, counted: Counts | None, where: str, remedy: str = "make that data set") -> Lengths:
     """Lengths for a rehearsal.
 
     Args:
         name: Benchmark.
         counted: Prompt lengths of the data set at hand, image tokens included; None where there is none.
         where: The data set, for messages.
+        remedy: What lets its prompts be counted, for the error.
 
     Raises:
         ConfigError: Neither a data set nor published lengths are there.
@@ -109,7 +136,7 @@ def lengths_of(name: str, counted: Counts | None, where: str) -> Lengths:
     if prompts is None:
         raise ConfigError(
             f"the prompt lengths of {name} are not published, and {where}",
-            "write measure: {dataset: DIRECTORY} and model.weights, so that its prompts can be counted",
+            f"give --prompt-tokens MEAN[:SPREAD], your own figures, such as --prompt-tokens 300; or {remedy}",
         )
     return Lengths(prompts, output_lengths(name), "prompts as published of the benchmark's data, their shape assumed")
 

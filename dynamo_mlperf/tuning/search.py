@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.tuning.fit import Outlook
     from dynamo_mlperf.tuning.probes import History, ProbeRecord, SearchSettings, Step
 
-_SURE = 1.0
+_SURE = 2.0
 """Doubt below this many times the closeness that is wanted: the next probe is meant to confirm."""
 _HOLDS = 0.9
 _GALLOP = 6.0
@@ -36,9 +36,9 @@ _LOOK_ABOVE = 1.2
 _FIRST = 0.8
 """Where the first probe is in the range, in log rate: above its middle, because a system that is overloaded shows at
 once how much it serves, and one that is not shows only that it is not."""
-_REACH, _REACH_FROM, _REACH_MOST = 0.5, 2.0, 0.2
-"""While the doubt is this many times the closeness, a probe is aimed higher by this share of what is beyond: it fails
-soon, and bounds the answer."""
+_REACH, _REACH_MOST = 0.5, 0.2
+"""While the doubt is larger, a probe is aimed higher by this share of what is beyond: it fails soon, and bounds the
+answer."""
 _DOWN = 0.8
 """By how much at least the rate goes down with each run that failed only late: what came before tells nothing."""
 
@@ -260,10 +260,10 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
         finish = "to confirm, no longer stopped while it can pass"
         probe = _probe(_within(rate, settings), settings, history, finish)
         return replace(probe, must_finish=True)
-    sure = outlook.doubt <= _SURE * outlook.closeness(settings.tolerance)
-    beyond = max(outlook.doubt - _REACH_FROM * outlook.closeness(settings.tolerance), 0.0)
-    reach = min(_REACH * beyond, _REACH_MOST)
-    rate = outlook.confirm if sure else outlook.rate * math.exp(reach - settings.tolerance)
+    beyond = outlook.doubt - _SURE * outlook.closeness(settings.tolerance)
+    sure = beyond <= 0.0
+    higher = outlook.rate * math.exp(min(_REACH * beyond, _REACH_MOST) - settings.tolerance)
+    rate = outlook.confirm if sure else higher
     late = [each.rate for each in history if onset_s(each) > 0.0]
     if not certified and len(late) > 1:
         rate = min(rate, min(late) * _DOWN ** (len(late) - 1))

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from dynamo_mlperf.process.machine import controller_of
+from tests.fakes.slurm_programs import NO_ACCOUNTING, NO_SUCH_JOB, FakeSlurm
 from tests.job.chain import Place
+from tests.slurm.test_outcome import make_run
 
 PROGRAM = (sys.executable, "-m", "dynamo_mlperf.cli", "cancel")
 CONTROLLER = """
@@ -131,3 +133,20 @@ def test_the_controller_of_a_run_is_known_until_its_end_is_on_record(tmp_path: P
         assert run.events()[-1]["event"] == "job_end"
         assert run.end().status == 143
         run.assert_nothing_left()
+
+
+def test_a_job_that_nobody_knows_is_refused_before_another_is_ended(tmp_path: Path) -> None:
+    fake = FakeSlurm(tmp_path / "bin")
+    fake.directory.mkdir()
+    fake.script("sacct", NO_ACCOUNTING)
+    fake.script("scontrol", NO_SUCH_JOB)
+    fake.script("scancel", "true")  # as Slurm 22.05: nothing to say of such a job, and 0
+    make_run(tmp_path / "runs", "42", verdict=None, code=None)
+    command = ("env", f"PATH={fake.path}", *PROGRAM)
+    strange = subprocess.run((*command, "42", "99"), cwd=tmp_path, text=True, capture_output=True, check=False)
+    assert (strange.returncode, strange.stdout) == (2, "")
+    assert strange.stderr.startswith("error: no job 99: Slurm does not know it\n  Try: ")
+    known = subprocess.run((*command, "42"), cwd=tmp_path, text=True, capture_output=True, check=False)
+    assert known.returncode == 0, known.stderr
+    assert known.stdout == "r-42  had ended already: Slurm does not know it any more, or does not answer\n"
+    assert fake.calls("scancel") == []

@@ -51,9 +51,12 @@ def test_what_is_made_is_planned_without_a_change(  # noqa: PLR0917 - the shapes
         assert written == []
         assert model in {QWEN, "deepseek-r1"}
         return
-    assert written == ["slurm/sites/my-cluster.yaml", f"topologies/{model}-{nodes}x{gpus}.yaml"]
-    file = here / written[1]
+    file = here / "topologies" / f"{model}-{nodes}x{gpus}.yaml"
     topology = load_topology(file)
+    page = f"benchmarks/{topology.measure.benchmark}/README.md"
+    assert written == [page, "slurm/sites/my-cluster.yaml", file.relative_to(here).as_posix()]
+    if topology.measure.benchmark != QWEN:
+        assert f"--out {topology.measure.dataset}" in (here / page).read_text(), "where its data set is made"
     plan = make_plan(topology)
     assert [role.sequences >= 1 for role in memory_of(topology, here)] == [True] * len(topology.roles.present())
     assert not [worker for worker in plan.workers if len(worker.ranks) > int(gpus)], "TP within a node"
@@ -70,7 +73,11 @@ def test_the_program_plans_it_with_its_site(here: Path) -> None:
 
     made = run("init", "mine", *OF, QWEN, "--split", "2P4x6D4")
     assert made.returncode == 0, made.stderr
-    assert made.stdout.splitlines() == [f"mine/topologies/{QWEN}-4x8-2p4x6d4.yaml", "mine/slurm/sites/my-cluster.yaml"]
+    assert made.stdout.splitlines() == [
+        f"mine/topologies/{QWEN}-4x8-2p4x6d4.yaml",
+        "mine/slurm/sites/my-cluster.yaml",
+        f"mine/benchmarks/{QWEN}/README.md",
+    ]
     assert f"\n  cd mine\n  dynamo-mlperf plan topologies/{QWEN}-4x8-2p4x6d4.yaml\n" in made.stderr
     os.chdir("mine")
     planned = run("plan", f"topologies/{QWEN}-4x8-2p4x6d4.yaml", "--site", "slurm/sites/my-cluster.yaml", "--json")
@@ -105,6 +112,9 @@ def test_every_commented_line_is_a_key_of_its_file(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ((*OF, "Llama-2-13b"), "Try: did you mean --model llama2-70b? If not, --benchmark NAME"),
+        ((*OF, "Qwen3-VL"), "Try: did you mean --model qwen3-vl-235b-a22b?"),
+        ((*OF, QWEN, "--gpu", "h1000"), "--gpu 'h1000' is not known\n  Try: --gpu with one of h100, h200, b200,"),
         (("--nodes", "2"), "needs --gpus-per-node 8 --gpu-memory-gb 141 --model M too"),
         (("--split", "1P1D"), "needs --nodes 4 --gpus-per-node 8"),
         ((*OF, "some-model"), "which benchmark --model some-model is for is not known; that of qwen3-vl-235b-a22b,"),
@@ -132,6 +142,26 @@ def test_another_model_is_taken_with_the_benchmark_that_it_serves(here: Path) ->
     assert (topology.model.name, topology.measure.benchmark) == ("me/My-Model", "llama2-70b-99.9")
     assert topology.roles.aggregated is not None
     assert (topology.roles.aggregated.workers, topology.roles.aggregated.tensor_parallel) == (16, 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "known", "benchmark"),
+    [
+        ("Llama-2-70B", "llama2-70b", "llama2-70b-99.9"),
+        ("meta-llama/Llama-2-70b-chat-hf", "llama2-70b", "llama2-70b-99.9"),
+        ("Qwen/Qwen3-VL-235B-A22B-Instruct", QWEN, QWEN),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r1", "deepseek-r1"),
+    ],
+)
+def test_a_published_model_is_known_however_its_name_is_written(
+    here: Path, model: str, known: str, benchmark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init("--nodes", "4", "--gpus-per-node", "8", "--gpu", "h200", "--model", model) == 0
+    assert f"model {model}: taken as {known}," in capsys.readouterr().err
+    topology = load_topology(here / "topologies" / f"{known}-4x8.yaml")
+    assert (topology.model.name, topology.measure.benchmark) == (known, benchmark)
+    assert (topology.nodes.gpu, topology.nodes.gpu_memory_gib) == ("h200", 131.3), "141 GB"
+    assert init(*OF, model, "--benchmark", known, "--force") == 0, "a model's name stands for its benchmark"
 
 
 def test_files_of_yours_stay(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,7 +93,7 @@ def test_the_beginning_of_one_runs_name_is_enough_and_of_two_is_not(runs: Path) 
     assert report("demo").stderr == "Report: runs/demo-1/report.html\n"
     with pytest.raises(ConfigError, match="tiny names 2 runs: tiny-2, tiny-1"):
         report("tiny")
-    with pytest.raises(ConfigError, match="runs/job-42 is not a directory"):
+    with pytest.raises(ConfigError, match="job 42 has made no run directory: runs/job-42 is not there"):
         report("42")
 
 

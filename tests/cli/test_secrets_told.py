@@ -74,6 +74,7 @@ def test_a_file_that_holds_a_secret_is_refused_by_every_verb_without_showing_it(
         said = capsys.readouterr()
         assert secret not in said.out + said.err, words
         assert "recorded with every run; leave it out" in said.err, (words, said.err)
+        assert "(not recorded) like" not in said.err, words
         assert "\n  Try: take it out" in said.err, words
     assert holders(here, secret) == ["mine.yaml"]
 

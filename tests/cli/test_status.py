@@ -14,6 +14,7 @@ from dynamo_mlperf.cli.run_directory import run_directory
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.slurm.runs import find_run, list_runs, read_run
 from dynamo_mlperf.slurm.standing import standings
+from dynamo_mlperf.slurm.submission import RECORD, RECORDS
 from tests.fakes.slurm_programs import NO_ACCOUNTING, FakeSlurm
 from tests.slurm.test_outcome import make_run
 
@@ -206,3 +207,39 @@ def test_any_beginning_of_just_one_run_does_and_of_several_the_newest_are_named(
         assert " and 3 more" in said
         assert "such as demo-20261130-153707-a7f172" in said
     assert find_run("1", Path("runs")).job_id == "1", "a number is a job"
+
+
+def early_end(tmp_path: Path, printed: str) -> FakeSlurm:
+    """Job 44 was submitted here and ended before it made its run directory."""
+    fake = two_runs(tmp_path)
+    fake.answers("scontrol", "JobId=44 JobState=FAILED Reason=NonZeroExitCode ExitCode=2:0 NodeList=n1\n")
+    job = {
+        "job_id": "44",
+        "name": "r",
+        "run_dir": str(tmp_path / "runs" / "r-44"),
+        "file": "r.yaml",
+        "submitted_t": 9.0,
+    }
+    record = tmp_path / "runs" / RECORDS / "44" / RECORD
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps(job))
+    (tmp_path / "slurm-44.out").write_text(printed)
+    return fake
+
+
+def test_a_job_that_ended_before_its_run_began_gives_its_reason(tmp_path: Path) -> None:
+    fake = early_end(tmp_path, "warning: first\nerror: assets/x: No such file\n  Try: make it\n")
+    done = status(tmp_path, "44", fake=fake)
+    told = "  ended with an exit code that is not 0; exit code 2; assets/x: No such file"
+    assert told in done.stdout.splitlines(), done.stdout
+    assert done.stdout.endswith("/runs/r-44 (none were made)\n")
+    assert json.loads(status(tmp_path, "44", "--json", fake=fake).stdout)[0]["error"] == "assets/x: No such file"
+
+
+def test_a_job_that_gave_no_reason_has_its_output_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = early_end(tmp_path, "nothing of use\n")
+    assert "exit code 2; `dynamo-mlperf logs 44` shows what it printed\n" in status(tmp_path, "44", fake=fake).stdout
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="job 44 has made no run directory: ") as refused:
+        run_directory("44")
+    assert "`logs 44` what it printed" in refused.value.action

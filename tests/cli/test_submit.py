@@ -56,6 +56,49 @@ def test_a_slurm_that_does_not_answer_is_called_that(here: Path, silent: str) ->
     assert "login node" in result.exception.action
 
 
+def test_where_a_slurm_of_devcluster_answers_is_said(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEVCLUSTER_DIR", str(here / ".devcluster"))
+    FakeSlurm(here / "bin").script("sbatch", f"cat > /dev/null; {NO_CONFIGURATION}")
+    result = submit(f"{LARGE}.yaml", "--site", "devcluster")
+    assert isinstance(result.exception, SetupError)
+    assert result.exception.action.startswith("run it in `slurm/devcluster exec` (DEVCLUSTER_DIR alone does not do)")
+
+
+PARTITIONS = (
+    "PartitionName=small Default=YES MaxNodes=2 State=UP TotalNodes=8\n"
+    "PartitionName=tiny Default=NO MaxNodes=UNLIMITED State=UP TotalNodes=3\n"
+    "PartitionName=large Default=NO MaxNodes=UNLIMITED State=UP TotalNodes=4\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "asks for 4 nodes, and partition small has 8 and gives a job 2 at most; "),
+        (("-ptiny",), "asks for 4 nodes, and partition tiny has 3; "),
+        (("--partition=tiny,large",), ""),
+        (("--partition=large", "--nodes=5"), "asks for 5 nodes, and partition large has 4; "),
+        (("--partition=unheard-of",), ""),
+    ],
+)
+def test_a_job_that_no_partition_can_hold_is_told_with_both_numbers(
+    here: Path, options: tuple[str, ...], said: str
+) -> None:
+    FakeSlurm(here / "bin").answers("scontrol", PARTITIONS)
+    result = submit(f"{LARGE}.yaml", "--site", "laptop", "--", *options)
+    assert result.exception is None
+    assert ("warning: the job " + said in result.stderr) if said else "warning: the job asks" not in result.stderr
+
+
+def test_a_job_whose_time_is_too_short_is_told(here: Path) -> None:
+    path = here / f"{LARGE}.yaml"
+    path.write_text(path.read_text().replace("target_qps: 40", "target_qps: 0.1"))
+    result = submit(path.name, "--site", "laptop")
+    assert result.exception is None, result.exception
+    assert "warning: one test takes 22 h 13 min or more" in result.stderr
+    assert "one test takes" not in submit(path.name, "--site", "laptop", "--", "--time=2-0").stderr
+
+
 @pytest.mark.parametrize("manifest", ["", "kind: [\n"])
 def test_what_is_seen_and_wrong_is_refused(here: Path, manifest: str) -> None:
     if manifest:

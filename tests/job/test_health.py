@@ -30,6 +30,19 @@ def test_slurm_is_there_when_it_answers(
         assert not any((findings[engine].needed, findings[engine].checked, findings[engine].good))
 
 
+def test_each_engine_is_named_before_it_is_tried_and_when_it_has_answered(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\ntrue\n")
+    python.chmod(0o755)
+    told: list[str] = []
+    check_machine(read_machine(tmp_path), str(python), told.append)
+    assert told[::2] == ["trying the frontend (dynamo.frontend) ...", "trying the vLLM worker (dynamo.vllm) ..."]
+    assert [line.partition(", after ")[0] for line in told[1::2]] == [
+        "frontend: starts, knows 0 flags",
+        "vLLM worker: starts, knows 0 flags",
+    ]
+
+
 def test_an_engine_that_takes_its_time_is_not_called_broken(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec sleep 60\n")

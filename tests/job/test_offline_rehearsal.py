@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from dynamo_mlperf.errors import ConfigError, SetupError
-from dynamo_mlperf.job.rehearsal import Stage, bar_of, rehearse, request_lengths
+from dynamo_mlperf.job.rehearsal import Stage, bar_of, rehearse
+from dynamo_mlperf.job.request_lengths import request_lengths
 from dynamo_mlperf.topology.document import parse_document
 from dynamo_mlperf.topology.role_splits import parse_split
 from dynamo_mlperf.topology.spec import load_topology, parse_topology
+from dynamo_mlperf.tuning.own_lengths import OwnLengths, token_lengths
 from dynamo_mlperf.tuning.profiles import Profile
 from dynamo_mlperf.tuning.rehearsal_engines import EngineModel, Factors, engines_of
 from dynamo_mlperf.tuning.rehearsal_requests import Lengths, lengths_of, published_prompts, write_requests
@@ -132,6 +134,41 @@ def test_lengths_of_a_data_set_at_hand_are_counted_with_its_images(repository: P
 def test_without_lengths_nothing_is_made_up() -> None:
     with pytest.raises(ConfigError, match="the prompt lengths of gpt-oss-120b are not published"):
         lengths_of("gpt-oss-120b", None, "no data set is there")
+
+
+@pytest.mark.parametrize("name", ["llama2-gb200x72-server", "gptoss-gb200x4-server", "dsr1-mi355x512-server"])
+def test_lengths_that_people_give_stand_in_and_are_said_to_be_theirs(name: str, tmp_path: Path) -> None:
+    topology = load_topology(TOPOLOGIES / f"{name}.yaml")
+    with pytest.raises(ConfigError) as refused:
+        request_lengths(topology, tmp_path)
+    assert "--prompt-tokens MEAN" in refused.value.action
+    prompts = token_lengths("--prompt-tokens", "300:120")
+    found = request_lengths(topology, tmp_path, OwnLengths(prompts))
+    assert found.prompts.mean() == pytest.approx(300, rel=0.02)
+    assert found.prompts.std() == pytest.approx(120, rel=0.05)
+    assert "prompts (mean 300) as you gave them, not the benchmark's" in found.text()
+    assert "answers" not in found.origin
+    answered = request_lengths(topology, tmp_path, OwnLengths(prompts, token_lengths("--answer-tokens", "50")))
+    assert answered.outputs.mean() == pytest.approx(50, rel=0.03)
+    assert "answers (mean 50)" in answered.origin
+    many = request_lengths(topology, tmp_path, OwnLengths(token_lengths("--prompt-tokens", "9000000")))
+    assert many.prompts.max() < 200_000, "no prompt that the model cannot take"
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "-3", "1e9", "300:", "10:101", "nan"])
+def test_what_is_no_length_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--prompt-tokens .* is no length in tokens"):
+        token_lengths("--prompt-tokens", text)
+
+
+def test_a_data_set_without_a_tokenizer_is_not_asked_for_again(tmp_path: Path) -> None:
+    topology = load_topology(TOPOLOGIES / "llama2-gb200x72-server.yaml")
+    assert topology.measure.dataset is not None
+    (tmp_path / topology.measure.dataset).mkdir(parents=True)
+    with pytest.raises(ConfigError, match="tokenizer") as refused:
+        request_lengths(topology, tmp_path)
+    assert "dataset" not in refused.value.action
+    assert "tokenizer.json" in refused.value.action
 
 
 def test_fewer_requests_are_the_first_of_more(tmp_path: Path) -> None:

@@ -7,13 +7,16 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dynamo_mlperf.load import opening
 from dynamo_mlperf.load.channel import Kind
+from dynamo_mlperf.load.connection import Connection, Exchange, Owner
+from dynamo_mlperf.load.loop import Loop
 from dynamo_mlperf.load.opening import Frontend
+from dynamo_mlperf.load.response import Response
 from tests.fakes.oracle import Oracle, Script
 from tests.load.client_in_thread import ClientInThread
 
@@ -99,3 +102,18 @@ def test_trials_end(tmp_path: Path, frontends: list[Frontend], monkeypatch: pyte
             client.issue((order, 0))
             client.ended(order + 1)
     assert (frontends[0].waits, frontends[0].trials) == (True, 0)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_connection_that_is_used_again_acknowledges_at_once_where_the_server_may_wait(*, waits: bool) -> None:
+    frontend = Frontend("127.0.0.1", 1, "/")
+    frontend.waits = waits
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as sock,
+    ):
+        sock.settimeout(0)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, not waits)
+        connection = Connection(cast("Owner", None), Loop(lambda: None, lambda: None, 1), frontend, sock)
+        connection.send(Exchange(0, 0, 0, frontend, memoryview(b"{}"), Response()), fresh=False)
+        assert bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)) == waits

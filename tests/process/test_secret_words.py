@@ -9,6 +9,7 @@ from dynamo_mlperf.process.secret_words import (
     is_secret_key,
     is_secret_name,
     redacted,
+    redacted_sentence,
     redacted_words,
     secret_in,
     without_secrets,
@@ -59,6 +60,21 @@ def test_a_secret_is_found_by_its_form_or_its_name(text: str, hidden: str) -> No
 )
 def test_short_values_are_hidden_behind_a_secrets_name(text: str, shown: str) -> None:
     assert redacted(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("x.yaml:9: roles.prefill.env.HF_TOKEN: looks like a secret, and", None),
+        ("api-key: no such key; did you mean seed?", None),
+        ("HF_TOKEN: hunter2 is short", f"HF_TOKEN: {NOT_SHOWN} is short"),
+        ("password: correcthorse", f"password: {NOT_SHOWN}"),
+        ("HF_TOKEN=abcdef ghi", f"HF_TOKEN={NOT_SHOWN} ghi"),
+        (f"HF_TOKEN: looks like hf_{LONG}", f"HF_TOKEN: looks like {NOT_SHOWN}"),
+    ],
+)
+def test_an_error_of_ours_keeps_its_words_and_loses_its_secrets(text: str, shown: str | None) -> None:
+    assert redacted_sentence(text) == (shown or text)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,23 @@ def test_a_death_names_process_node_signal_and_last_lines(bench: Bench) -> None:
     bench.supervisor.stop_all()
 
 
+def test_a_silent_process_that_was_killed_has_who_may_have_done_it_named(bench: Bench) -> None:
+    bench.start("decode-0", "import os\nos.kill(os.getpid(), 9)")
+    with pytest.raises(ServingError, match="was killed by SIGKILL; it wrote no log") as raised:
+        bench.tick_until_raised()
+    assert raised.value.action.startswith("find who sent the SIGKILL: the kernel, where memory ran out (on localhost: ")
+    assert "read " not in raised.value.action
+    bench.supervisor.stop_all()
+
+
+def test_a_silent_process_that_ended_has_its_command_line_named(bench: Bench) -> None:
+    bench.start("decode-0", "raise SystemExit(7)")
+    with pytest.raises(ServingError, match="ended with status 7; it wrote no log") as raised:
+        bench.tick_until_raised()
+    assert raised.value.action == f"run it by hand: its command line is in {bench.paths.commands}"
+    bench.supervisor.stop_all()
+
+
 def test_exit_zero_is_a_death_too(bench: Bench) -> None:
     bench.start("prefill-0", "print('bye')")
     with pytest.raises(ServingError, match=r"prefill-0 .* ended with status 0"):
@@ -130,6 +147,13 @@ def test_a_failed_task_says_what_its_log_says(bench: Bench) -> None:
     task = bench.supervisor.start(command, Layer.TASK, may_end=True)
     with pytest.raises(SetupError, match=r"(?s)staging failed on node 0 \(localhost\).*disk is full"):
         bench.supervisor.wait_tasks([task], PATIENCE_S, "staging", lambda _left: None)
+    bench.supervisor.stop_all()
+
+
+def test_a_task_that_is_not_done_in_time_is_named_with_its_node(bench: Bench) -> None:
+    task = bench.start("stage-0", "import time; time.sleep(600)", Layer.TASK, may_end=True)
+    with pytest.raises(SetupError, match=r"staging not done after 0.1 s: stage-0 on node 0 \(localhost\)"):
+        bench.supervisor.wait_tasks([task], 0.1, "staging", lambda _left: None)
     bench.supervisor.stop_all()
 
 

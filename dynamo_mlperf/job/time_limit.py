@@ -1,0 +1,72 @@
+"""Whether the job's time, by its `#SBATCH --time`, holds the measurement: known before it waits for nodes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dynamo_mlperf.job.expected import expected_settings
+from dynamo_mlperf.load.enough import enough_queries
+from dynamo_mlperf.report.quantities import duration
+from dynamo_mlperf.topology.batch import batch_directives, option_directives
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from dynamo_mlperf.topology.spec import Topology
+
+# sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, and with :seconds.
+_TIME = re.compile(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")
+
+
+def seconds_of(written: str) -> int | None:
+    """Seconds of a time as `sbatch --time` takes it; None for no limit (0, UNLIMITED) and for what is no time."""
+    found = _TIME.fullmatch(written)
+    if found is None:
+        return None
+    days, *parts = (None if part is None else int(part) for part in found.groups())
+    whole = days is not None or parts[2] is not None
+    hours, minutes, seconds = parts if whole else (None, *parts[:2])
+    return ((((days or 0) * 24 + (hours or 0)) * 60 + (minutes or 0)) * 60 + (seconds or 0)) or None
+
+
+def check_time_limit(text: str, topology: Topology, base_dir: Path, options: Sequence[str] = ()) -> str | None:
+    """Whether one test of the file fits into the job's time; start and warm-up come on top, and are not counted.
+
+    Args:
+        text: The topology file.
+        topology: What it says.
+        base_dir: What its paths are relative to.
+        options: Options of sbatch's command line, which win.
+
+    Returns:
+        A warning with both figures; None where it fits, or no time is asked for.
+
+    Raises:
+        ConfigError: A quote of an `#SBATCH` line is not closed.
+    """
+    given = [each for each in (*batch_directives(text), *option_directives(options)) if each.option == "time"]
+    limit_s = seconds_of(given[-1].value or "") if given else None
+    if limit_s is None:
+        return None
+    needed_s, what = _needed(topology, base_dir)
+    if needed_s <= limit_s:
+        return None
+    where = f"line {given[-1].line}" if given[-1].line else "the command line"
+    said = f"one test takes {duration(needed_s)} or more ({what}), but --time={given[-1].value} ({where}) ends the job"
+    return f"{said} after {duration(limit_s)}; give --time more than that, with start and warm-up, or raise target_qps"
+
+
+def _needed(topology: Topology, base_dir: Path) -> tuple[float, str]:
+    """Seconds of the longest test whose rate is given, else of the shortest that the rules allow; and why."""
+    settings = expected_settings(topology, base_dir)
+    rates = topology.sweep.rates if topology.sweep is not None else None
+    rate = min(rates) if rates else None if topology.finds_rate else settings.target_qps
+    if rate is None:
+        needed_s = settings.min_duration_ms / 1000
+        return needed_s, f"{needed_s:g} s at least by its settings"
+    enough = enough_queries(replace(settings, target_qps=rate), topology.measure.client)
+    noun = "samples" if topology.measure.scenario == "Offline" else "queries"
+    return max(enough.planned / rate, enough.duration_s), f"{enough.planned} {noun} at {rate:g} per second"

@@ -1,0 +1,66 @@
+"""A measurement that is longer than the job's time is told before the job waits for nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynamo_mlperf.job.time_limit import check_time_limit, seconds_of
+from dynamo_mlperf.topology.spec import load_topology
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LARGE = "q3vl-gb200x16-interactive-4p8d.yaml"
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("5", 300),
+        ("5:30", 330),
+        ("04:00:00", 14_400),
+        ("1-0", 86_400),
+        ("1-2", 93_600),
+        ("1-2:30", 95_400),
+        ("1-02:30:10", 95_410),
+        ("0", None),
+        ("UNLIMITED", None),
+        ("soon", None),
+        ("", None),
+    ],
+)
+def test_times_are_read_as_sbatch_reads_them(written: str, seconds: int | None) -> None:
+    assert seconds_of(written) == seconds
+
+
+def _told(repository: Path, tmp_path: Path, *changes: tuple[str, str], options: tuple[str, ...] = ()) -> str | None:
+    text = (repository / "topologies" / LARGE).read_text()
+    for old, new in changes:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    file = tmp_path / LARGE
+    file.write_text(text)
+    return check_time_limit(text, load_topology(file), tmp_path, options)
+
+
+def test_a_rate_too_low_for_the_jobs_time_is_told_with_both_figures(repository: Path, tmp_path: Path) -> None:
+    low = ("target_qps: 40", "target_qps: 0.1")
+    assert _told(repository, tmp_path) is None
+    said = _told(repository, tmp_path, low) or ""
+    assert said.startswith("one test takes 22 h 13 min or more (8000 queries "), said
+    assert "at 0.1 per second), but --time=04:00:00 (line 3) ends the job after 4 h 00 min; give --time more" in said
+    assert _told(repository, tmp_path, low, options=("--time=2-0",)) is None
+    assert "--time=20 (the command line)" in (_told(repository, tmp_path, low, options=("-t20",)) or "")
+    assert _told(repository, tmp_path, low, ("--time=04:00:00 ", "")) is None
+
+
+def test_a_search_needs_time_for_one_test_at_least(repository: Path, tmp_path: Path) -> None:
+    searched = ("  target_qps: 40\n", "")
+    block = ("\nmeasure:", "\nsearch: {}\nmeasure:")
+    short = ("--time=04:00:00", "--time=9")
+    assert _told(repository, tmp_path, searched, block) is None
+    assert "(600 s at least by its settings), but --time=9 " in (
+        _told(repository, tmp_path, searched, block, short) or ""
+    )
