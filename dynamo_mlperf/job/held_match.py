@@ -10,7 +10,7 @@ from dynamo_mlperf.job.deployment import Deployment
 from dynamo_mlperf.job.held import called
 from dynamo_mlperf.job.resuming import flat
 from dynamo_mlperf.job.weights import read_manifest
-from dynamo_mlperf.process.command import is_secret_name
+from dynamo_mlperf.process.secret_words import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
