@@ -62,8 +62,9 @@ def test_a_job_holds_its_engines_until_it_is_cancelled(place: Place, cluster: Cl
 
         other = attached(cluster, topology(place, "wider", nodes=3), holder.name)
         out, err = other.communicate(timeout=180)
-        assert (other.returncode, out) == (2, "")
-        assert f"run {holder.name} holds another deployment: nodes.count is 2 there, 3 here" in err
+        refused = json.loads(out)["error"]
+        assert (other.returncode, refused["exit_code"]) == (2, 2), err
+        assert refused["what"] == f"run {holder.name} holds another deployment: nodes.count is 2 there, 3 here"
         assert standing(cluster, holder.name)["word"] == "RUNNING"
         assert standing(cluster, "again")["word"] == "VALID"
 
