@@ -164,6 +164,27 @@ class Verdict:
         }
 
 
+def verdict_from_json(value: Mapping[str, Any]) -> Verdict:
+    """The inverse of `Verdict.as_json`.
+
+    Raises:
+        KeyError: It is no verdict of ours.
+        TypeError: The same.
+    """
+    kept = {"verdict", "benchmark", "scenario", "run_dir", "target_qps", "completed_qps", "tokens_per_second"}
+    kept |= {"requests", "failed_requests", "duration_s", "client", "tests"}
+    moved, of_reason = value["disaggregation"], ("check", "wanted", "got", "action")
+    return Verdict(
+        **{name: value[name] for name in kept},
+        result_class=value["class"],
+        reasons=tuple(Reason(*(one[name] for name in of_reason)) for one in value["reasons"]),
+        notes=tuple(value["notes"]),
+        latency_p99_ms={name: ConstraintLatency(**one) for name, one in value["latency_p99_ms"].items()},
+        transfer=TransferEvidence(**moved) if moved else None,
+        model=value["model"] or "",
+    )
+
+
 class EventLog:
     """Appends what happens to `events.jsonl`; `t` is seconds since the epoch.
 

@@ -126,7 +126,7 @@ def run_attached(
     status = through_launcher(argv, clean_environment(), Path.cwd())
     _end_steps(job.job_id, token)
     how = _how_it_ended(status)
-    if not _began(place) and status not in _STOPPED:
+    if not began(place) and status not in _STOPPED:
         raise SetupError(
             f"job {job.job_id}: no run began on {hosts[0]}: {how}",
             f"read the lines above; {sys.executable}, {Path.cwd()} and {file} must be seen from the job's nodes",
@@ -138,8 +138,8 @@ def run_attached(
     return status
 
 
-def _began(place: Path) -> bool:
-    """Whether the controller made its directory."""
+def began(place: Path) -> bool:
+    """Whether the controller made the run directory."""
     for folder in (place.parent.parent, place.parent):  # an NFS client looks anew at what it opens (nfs(5))
         with contextlib.suppress(OSError):
             os.scandir(folder).close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,7 +39,8 @@ class End:
 def command(runs: tuple[str, ...], timeout_s: float, *, as_json: bool) -> int:
     """End a run and wait until it has ended: by scancel and its job's id, or by a signal to its controller.
 
-    Of a run that is attached to an allocation the allocation stays.
+    Of a run that is attached to an allocation the allocation stays; of one that measures through the held engines of
+    another (--attach RUN) those engines stay up.
 
     RUN is a directory, the name of a run below runs/ or its beginning, or the id of a job; what means several is
     refused. A run that has ended already is left as it is. Ends with 3 when something still runs after the timeout.
@@ -75,7 +77,7 @@ def _refuse_unknown(runs: list[Run]) -> None:
 
 
 def _end(run: Run, timeout_s: float) -> End:
-    end = _stop_attached if run.step else _cancel_job if run.job_id else _stop_controller
+    end = _stop_held if run.held_by else _stop_attached if run.step else _cancel_job if run.job_id else _stop_controller
     state, left = end(run, timeout_s)
     return End(run.name, run.job_id or None, state, left)
 
@@ -111,6 +113,30 @@ def _cancel_job(run: Run, timeout_s: float) -> tuple[str, list[str]]:
     # A controller that ends in time ends by itself, and Slurm may then call the job FAILED.
     cancelled = after.ended and outcome_of(read_run(run.root, run.submitted), after).word == CANCELLED
     return CANCELLED if cancelled else after.state, left
+
+
+def _stop_held(run: Run, timeout_s: float) -> tuple[str, list[str]]:
+    """Ask the run that holds the engines to end this measurement; the engines are left alone."""
+    from dynamo_mlperf.job.held import request_of
+    from dynamo_mlperf.slurm.runs import read_run
+    from dynamo_mlperf.slurm.standing import standings
+
+    def standing() -> str:
+        return standings([read_run(run.root)])[0][0].outcome.word
+
+    word = standing()
+    if word != "RUNNING":
+        return f"had ended already: {word}", []
+    request_of(Path(run.held_by), run.run_id).stop(signal.SIGTERM)
+    click.echo(f"{run.name}: {Path(run.held_by).name} is asked to end it, waiting for its end", err=True)
+    deadline = time.monotonic() + timeout_s
+    while word == "RUNNING" and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        if read_run(run.root).finished is not None or time.monotonic() >= deadline:
+            word = standing()
+    if word == "RUNNING":
+        return "still running", [f"measurement of {run.held_by}, still stopping after {timeout_s:g} s"]
+    return f"ended: {word}", []
 
 
 def _stop_attached(run: Run, timeout_s: float) -> tuple[str, list[str]]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dynamo_mlperf.cli.hold import hold_block, hold_options
+
 if TYPE_CHECKING:
     from dynamo_mlperf.cli.launch import Launch
 
@@ -19,7 +21,12 @@ if TYPE_CHECKING:
 @click.option("--nodes", type=int, help="Another node count than the file's; workers scale in proportion.")
 @click.option("--resume", metavar="RUN", help="Go on with the search or sweep of an interrupted run.")
 @click.option("--redo", is_flag=True, help="With --resume: splits found by other settings are searched on.")
-@click.option("--attach", metavar="JOBID", help="Run in this live Slurm job of yours, from outside; it stays alive.")
+@click.option(
+    "--attach",
+    metavar="JOBID|RUN",
+    help="Run in this live Slurm job of yours, from outside, or through the engines that RUN holds; they stay.",
+)
+@hold_options
 @click.option("--within", hidden=True, help="What --attach tells the controller that it starts in the job.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 def command(
@@ -31,6 +38,8 @@ def command(
     resume: str | None,
     redo: bool,
     attach: str | None,
+    hold: bool,
+    hold_s: float | None,
     within: str | None,
     as_json: bool,
 ) -> int:
@@ -40,11 +49,12 @@ def command(
     On another number of nodes: `sbatch --nodes=N FILE --nodes N`. An executable FILE runs in an allocation that you
     hold by `./FILE --attach JOBID`, as `run FILE --attach JOBID` does.
     """
+    blocks = hold_block(hold=hold, hold_s=hold_s)
     if attach is not None:
-        from dynamo_mlperf.cli.attach import run_attached
+        from dynamo_mlperf.cli.run import run_here
 
-        more = {"site": site, "run_dir": run_dir, "nodes": nodes, "resume": resume}
-        return run_attached(attach, file, redo=redo, as_json=as_json, **more)  # type: ignore[arg-type]
+        more = {"site": site, "run_dir": run_dir, "nodes": nodes, "resume": resume, "blocks": blocks}
+        return run_here(file, attach, redo=redo, as_json=as_json, **more)
     from dynamo_mlperf.cli.launch import Launch, launch
     from dynamo_mlperf.slurm.allocation import SlurmAllocation, SlurmJob
 
@@ -63,6 +73,7 @@ def command(
             run_id=lambda name: f"{name}-{job.job_id}",
             allocation=lambda _plan, site: SlurmAllocation(job, site),
             nodes=nodes,
+            blocks=blocks,
             resume=resume,
             redo=redo,
         )

@@ -134,6 +134,13 @@ def launch(call: Launch) -> int:
     if run_dir.exists():
         raise ConfigError(f"{run_dir} exists: results of two runs would mix", "name another --run-dir, or leave it out")
     progress = TerminalProgress()
+    answered: list[Verdict] = []
+
+    def told(verdict: Verdict) -> None:
+        answered.append(verdict)
+        progress.close()
+        answer(verdict, run_dir, as_json=call.as_json)
+
     request = JobRequest(
         call.file,
         topology,
@@ -147,17 +154,24 @@ def launch(call: Launch) -> int:
         resume,
         origin,
         {**({} if call.nodes is None else {"nodes": call.nodes}), **(call.blocks or {})},
+        told,
     )
     try:
         verdict, code = run_job(request)
     finally:
         progress.close()
+    if not answered:
+        answer(verdict, run_dir, as_json=call.as_json)
+    return int(code)
+
+
+def answer(verdict: Verdict, run_dir: Path, *, as_json: bool) -> None:
+    """The result on stdout: the summary and the verdict's line, or one JSON object; what failed is told on stderr."""
     try:
-        _say(verdict, run_dir, as_json=call.as_json)
+        _say(verdict, run_dir, as_json=as_json)
         flush_stdout()
     except BrokenPipeError:  # the reader has seen enough; the exit code still tells how the run ended
         quiet_stdout()
-    return int(code)
 
 
 def _say(verdict: Verdict, run_dir: Path, *, as_json: bool) -> None:

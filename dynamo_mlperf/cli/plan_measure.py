@@ -21,7 +21,7 @@ _SPLITS_SHOWN = 12
 
 
 def measure_lines(topology: Topology, base_dir: Path | None = None) -> list[str]:
-    """For people: one line each of the measurement, its rules, its class, and its search or sweep.
+    """For people: one line each of the measurement, its rules, its class, its search or sweep, and its hold.
 
     Args:
         topology: The file, with its `search:` and `sweep:`.
@@ -37,11 +37,12 @@ def measure_lines(topology: Topology, base_dir: Path | None = None) -> list[str]
     found += [f"afterwards  {' and '.join(after)} tests on the same deployment"] if after else []
     found += [f"sweep       {_sweep(topology, settings)}"] if topology.sweep is not None else []
     searched = topology.search if not _given_rates(topology) else None
-    return [*found, *([f"search      {searched.text()}"] if searched is not None else [])]
+    found += [f"search      {searched.text()}"] if searched is not None else []
+    return [*found, *([f"hold        {topology.hold.text()}"] if topology.hold is not None else [])]
 
 
 def measure_facts(topology: Topology, base_dir: Path) -> dict[str, Any]:
-    """The same as plain JSON values: `measure`, `class`, and `search` and `sweep` where the file has them."""
+    """The same as plain JSON values: `measure`, `class`, and `search`, `sweep` and `hold` where the file has them."""
     measure, settings = topology.measure, expected_settings(topology, base_dir)
     enough = enough_queries(settings, measure.client)
     rates, one_rate = _given_rates(topology), None if topology.finds_rate else measure.target_qps
@@ -63,6 +64,7 @@ def measure_facts(topology: Topology, base_dir: Path) -> dict[str, Any]:
         },
         "class": {"name": class_of(topology), "why": why_class(topology)},
         **({"search": topology.search.model_dump()} if topology.search is not None and not rates else {}),
+        **({"hold": topology.hold.model_dump()} if topology.hold is not None else {}),
         **(
             {"sweep": topology.sweep.model_dump() | {"splits": [split.name for split in splits_of(topology)]}}
             if topology.sweep is not None

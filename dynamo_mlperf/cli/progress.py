@@ -22,6 +22,8 @@ PHASE_TEXTS = {
     "measure": "measuring",
     "search": "searching the highest rate",
     "judge": "judging",
+    "hold": "holding the engines",
+    "rest": "waiting until the engines are at rest",
     "accuracy": "accuracy test",
     "compliance": "compliance tests",
     "stop": "stopping",

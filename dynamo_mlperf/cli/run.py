@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dynamo_mlperf.cli.hold import hold_block, hold_options
+
 if TYPE_CHECKING:
     from dynamo_mlperf.process.allocation import Allocation
     from dynamo_mlperf.site import Site
@@ -19,10 +21,23 @@ if TYPE_CHECKING:
 @click.option("--run-dir", type=click.Path(path_type=Path), help="Where to record the run. [default: runs/ID]")
 @click.option("--site", help="Site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
 @click.option("--nodes", type=int, help="Another node count than the file's; workers scale in proportion.")
-@click.option("--attach", metavar="JOBID", help="Run in this live Slurm job of yours instead; it stays alive.")
+@click.option(
+    "--attach",
+    metavar="JOBID|RUN",
+    help="Run in this live Slurm job of yours instead, or through the engines that RUN holds; they stay.",
+)
+@hold_options
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 def command(
-    file: Path, run_dir: Path | None, site: str | None, nodes: int | None, *, attach: str | None, as_json: bool
+    file: Path,
+    run_dir: Path | None,
+    site: str | None,
+    nodes: int | None,
+    *,
+    attach: str | None,
+    hold: bool,
+    hold_s: float | None,
+    as_json: bool,
 ) -> int:
     """Serve FILE's topology on this machine (nodes are virtual), measure, judge and record it.
 
@@ -31,22 +46,28 @@ def command(
 
     With --attach it runs on the nodes of an allocation that you hold (salloc, or a job that sleeps), on those that no
     other run uses; Ctrl-C ends the run, and the allocation is free for the next one.
+
+    With --hold the engines stay up after the measurement, until Ctrl-C, `cancel RUN`, or an hour without another one;
+    meanwhile --attach RUN measures through them what differs in the measurement alone: rate, scenario, data set, tests.
     """
-    return run_here(file, attach, site=site, run_dir=run_dir, nodes=nodes, as_json=as_json)
+    blocks = hold_block(hold=hold, hold_s=hold_s)
+    return run_here(file, attach, site=site, run_dir=run_dir, nodes=nodes, blocks=blocks, as_json=as_json)
 
 
 def run_here(file: Path, attach: str | None = None, **more: Any) -> int:  # noqa: ANN401 - fields of Launch
-    """Run the file from the working directory, on this machine or in a live Slurm job; returns the exit code.
+    """Run the file from the working directory, here, in a live Slurm job or on held engines; returns the exit code.
 
     Args:
         file: The topology file.
-        attach: The id of that job; None = this machine.
+        attach: The id of that job, or a run that holds its engines; None = this machine.
         more: The other fields of `Launch`.
     """
     if attach is not None:
         from dynamo_mlperf.cli.attach import run_attached
+        from dynamo_mlperf.cli.attach_held import held_run, run_on_held
 
-        return run_attached(attach, file, **more)
+        holder = held_run(attach)
+        return run_attached(attach, file, **more) if holder is None else run_on_held(holder, file, **more)
     from dynamo_mlperf.cli.launch import Launch, launch
     from dynamo_mlperf.job.context import local_run_id, new_nonce
 

@@ -51,7 +51,7 @@ _BLOCK = ("low", "high", "start", "tolerance", "time_budget_s", "prediction", "r
 @click.option("--nodes", type=int, help="FILE: another node count than the file's; workers scale in proportion.")
 @click.option("--resume", metavar="RUN", help="FILE: go on with the search of an interrupted run, in a new one.")
 @click.option("--redo", is_flag=True, help="FILE: with --resume, an answer found with other settings is sought again.")
-@click.option("--attach", metavar="JOBID", help="FILE: in this live Slurm job of yours instead; it stays alive.")
+@click.option("--attach", metavar="JOBID|RUN", help="FILE: in this live Slurm job instead, or on RUN's held engines.")
 @click.option("--prediction", type=click.Path(), help="FILE: a prediction.json of a rehearsal, instead of --start.")
 @click.option("--rest-s", type=_POSITIVE, help="FILE: time for the engines to come to rest between probes, in s.")
 @click.option(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import traceback
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.errors import DynamoMlperfError, ExitCode, SetupError, Stopped
 from dynamo_mlperf.files import RunPaths, write_json
 from dynamo_mlperf.job.agents import NodeAgents
 from dynamo_mlperf.job.context import Job, Progress, new_nonce
 from dynamo_mlperf.job.deployment import Deployment
+from dynamo_mlperf.job.ending import record_bug, unusable, unwritable, verdict_of, write_page
 from dynamo_mlperf.job.engine_flags import check_flags
 from dynamo_mlperf.job.nodes import bind_nodes, check_nodes, choose_base_port, start_agents
+from dynamo_mlperf.job.proving import prove_itself
 from dynamo_mlperf.job.versions import collect_versions
-from dynamo_mlperf.job.weights import stage_weights
+from dynamo_mlperf.job.weights import read_manifest, stage_weights
 from dynamo_mlperf.job.workload import prepare_workload
 from dynamo_mlperf.process.machine import (
     SHARED_MEMORY,
@@ -30,23 +31,24 @@ from dynamo_mlperf.process.machine import (
 from dynamo_mlperf.process.ports import PortClaim
 from dynamo_mlperf.process.shared_memory import SharedMemoryNotes
 from dynamo_mlperf.process.signals import StopFlag
-from dynamo_mlperf.record import EventLog, Reason, Verdict, write_verdict
+from dynamo_mlperf.record import EventLog, write_verdict
 from dynamo_mlperf.serving.supervisor import Supervisor
 from dynamo_mlperf.topology.plan import plan_as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from dynamo_mlperf.errors import ExitCode
+    from dynamo_mlperf.job.held_measurement import Served
+    from dynamo_mlperf.job.workload import Workload
     from dynamo_mlperf.process.allocation import Allocation
     from dynamo_mlperf.process.machine import MachineFacts
+    from dynamo_mlperf.record import Verdict
     from dynamo_mlperf.site import Site
+    from dynamo_mlperf.staging.manifest import Manifest
     from dynamo_mlperf.topology.plan import Plan
     from dynamo_mlperf.topology.spec import Topology
-
-
-CANARY_SAMPLES = 2
-"""Samples of the data set that the canary sends to each worker."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class JobRequest:
         resume: The run directory whose search or sweep goes on here; None = begun anew.
         origin: The topology with the file's own split, where a sweep has put another one in its place.
         laid_over: What the command line has laid over the file: `nodes`, and keys of top-level blocks.
+        told: Takes the verdict of a run that goes on to hold its engines; None = nobody waits for it.
     """
 
     topology_file: Path
@@ -80,6 +83,7 @@ class JobRequest:
     resume: Path | None = None
     origin: Topology | None = None
     laid_over: Mapping[str, Any] = field(default_factory=dict)
+    told: Callable[[Verdict], None] | None = None
 
 
 def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
@@ -90,34 +94,53 @@ def run_job(request: JobRequest) -> tuple[Verdict, ExitCode]:
     try:
         job = _open(request, stop)
     except OSError as problem:
-        raise _unusable(request.run_dir, problem) from problem
+        raise unusable(request.run_dir, problem) from problem
     try:
-        return _recorded(job)
+        return _recorded(job, request.told)
     finally:
         # Last of all: its mark tells `status` and `cancel` that we live, and without it a run has to be on record.
         shutil.rmtree(job.scratch, ignore_errors=True)
 
 
-def _recorded(job: Job) -> tuple[Verdict, ExitCode]:
+def _recorded(job: Job, told: Callable[[Verdict], None] | None) -> tuple[Verdict, ExitCode]:
     """The phases up to the verdict, the stop and the report, until `job_end` is on record."""
     decided = False
+    run = _Run(job)
     try:
-        verdict, code = _verdict_of(job)
+        verdict, code = verdict_of(job, run.until_verdict)
         decided = True
         # Before the stop: a scheduler that cancels us may leave no time after it.
         try:
             write_verdict(job.paths, verdict)
         except OSError as problem:
-            verdict, code = _unwritable(job, problem)
+            verdict, code = unwritable(job, problem)
+        if run.served is not None and verdict.verdict != "FAILED":
+            _hold(job, run.served, verdict, told)
     finally:
         if not decided:
-            _record_bug(job)
+            record_bug(job)
         with job.phase("stop"):
             _stop(job)
     with job.phase("record"):
-        _report(job)
+        write_page(job)
     job.events.add("job_end", exit_code=int(code), peak_memory_bytes=peak_memory_bytes(), cpu_s=own_cpu_s())
     return verdict, code
+
+
+def _hold(job: Job, served: Served, verdict: Verdict, told: Callable[[Verdict], None] | None) -> None:
+    """Keep up what serves, for further measurements; the result of this run is told before that."""
+    from dynamo_mlperf.job.holding import Holder
+
+    write_page(job)
+    if told is not None:
+        told(verdict)
+    with job.phase("hold"):
+        try:
+            holder = Holder(served)
+        except OSError as problem:
+            job.events.add("warning", what=f"engines are not held: {problem.filename}: {problem.strerror}")
+        else:
+            holder.until_end()
 
 
 def _stop(job: Job) -> None:
@@ -131,63 +154,6 @@ def _stop(job: Job) -> None:
     if removed:
         job.events.add("shared_memory_removed", paths=removed)
     job.ports.release()
-
-
-def _verdict_of(job: Job) -> tuple[Verdict, ExitCode]:
-    """The verdict, whatever happens on the way to it, and the exit code that goes with it."""
-    try:
-        verdict = _Run(job).until_verdict()
-        if job.events.problem is not None:
-            raise job.events.problem
-    except DynamoMlperfError as problem:
-        said = _real_cause(job, problem)
-        job.events.add("error", what=str(said))
-        return _failed(job, said), said.exit_code
-    except OSError as problem:
-        return _unwritable(job, problem)
-    return verdict, verdict.exit_code
-
-
-def _real_cause(job: Job, problem: DynamoMlperfError) -> DynamoMlperfError:
-    """The stop request that explains a failure, where one arrives just after it: scancel ends all at once."""
-    try:
-        job.supervisor.await_signal()
-    except Stopped as stopped:
-        return stopped
-    return problem
-
-
-def _record_bug(job: Job) -> None:
-    """An exception that nobody expected leaves a verdict too, with the traceback beside it."""
-    text = traceback.format_exc()
-    with contextlib.suppress(OSError):
-        (job.paths.root / "traceback.txt").write_text(text)
-        last = text.strip().splitlines()[-1]
-        problem = DynamoMlperfError(last, "please report traceback.txt with the command that you ran")
-        job.events.add("error", what=last)
-        write_verdict(job.paths, _failed(job, problem, "bug"))
-
-
-def _report(job: Job) -> None:
-    """The page; a run that has its verdict does not lose it for want of one."""
-    from dynamo_mlperf.report.page import write_report
-
-    try:
-        write_report(job.paths.root)
-    except (DynamoMlperfError, OSError) as problem:
-        job.events.add("warning", what=f"no report.html: {problem}")
-
-
-def _unusable(run_dir: Path, problem: OSError) -> SetupError:
-    where = problem.filename2 or problem.filename or run_dir
-    return SetupError(f"{where}: {problem.strerror}", "mend that or name another --run-dir, then run again")
-
-
-def _unwritable(job: Job, problem: OSError) -> tuple[Verdict, ExitCode]:
-    """A run whose evidence cannot be written has none."""
-    said = _unusable(job.paths.root, problem)
-    job.events.add("error", what=str(said))
-    return _failed(job, said), said.exit_code
 
 
 def _open(request: JobRequest, stop: StopFlag) -> Job:
@@ -252,6 +218,9 @@ class _Run:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._manifest: Manifest | None = None
+        self.served: Served | None = None
+        """What may be held: where the file wants that, once it has measured."""
 
     def until_verdict(self) -> Verdict:
         job = self._job
@@ -262,6 +231,7 @@ class _Run:
             facts = check_nodes(job)
             check_flags(job, versions)
         with job.phase("stage"):
+            self._manifest = read_manifest(job.topology, job.base_dir)
             model_dirs = stage_weights(job, facts)
         return self._measure(self._start(facts, model_dirs))
 
@@ -288,31 +258,19 @@ class _Run:
         workload = prepare_workload(job, deployment.endpoints.model)
         with job.phase("ready"):
             ids = deployment.wait_until_ready()
-        with job.phase("canary"):
-            canary = deployment.prove(ids, workload.bodies[:CANARY_SAMPLES])
-            write_json(job.paths.evidence, {"canary": canary})
-        with job.phase("warmup"):
-            warmed = deployment.warm_up(workload.warm_up_bodies(job.topology.timeouts.warmup_requests))
-            write_json(job.paths.evidence, {"canary": canary, "warmup": warmed})
-        return run_tests(job, deployment, workload)
+            up_t = time.time()
+        prove_itself(job, deployment, workload, ids)
+        verdict = run_tests(job, deployment, workload)
+        if job.topology.hold is not None:
+            self.served = self._what_serves(deployment, workload, up_t)
+        return verdict
 
+    def _what_serves(self, deployment: Deployment, workload: Workload, up_t: float) -> Served:
+        from dynamo_mlperf.job.at_rest import Rest
+        from dynamo_mlperf.job.held_measurement import Served
+        from dynamo_mlperf.job.rate_search import REST_REQUESTS
+        from dynamo_mlperf.topology.searching import Search
 
-def _failed(job: Job, problem: DynamoMlperfError, check: str = "run") -> Verdict:
-    """The verdict of a run that did not measure: no figure, only why."""
-    reason = Reason(
-        "interrupted" if isinstance(problem, Stopped) else check,
-        "a measurement",
-        problem.what,
-        problem.action or "see events.jsonl and logs/",
-    )
-    measure_block = job.topology.measure
-    return Verdict(
-        "FAILED",
-        job.result_class,
-        measure_block.benchmark,
-        measure_block.scenario,
-        str(job.paths.root),
-        reasons=(reason,),
-        target_qps=measure_block.target_qps,
-        model=job.topology.model.name,
-    )
+        settings = self._job.topology.search or Search()
+        rest = Rest(self._job, deployment, settings, workload.warm_up_bodies(REST_REQUESTS))
+        return Served(self._job, deployment, rest, self._manifest, up_t)

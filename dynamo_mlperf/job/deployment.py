@@ -258,7 +258,7 @@ class Deployment:
         """Start an engine process; a worker of several nodes is one per node."""
         time = self._starts[process.name]
         self._starts[process.name] += 1
-        started = self._launch_of(process)
+        started = self.launch_of(process)
         for path, text in started.files.items():
             path.parent.mkdir(exist_ok=True)
             write_atomic(path, text)
@@ -267,7 +267,8 @@ class Deployment:
         commands = [_again(command, time, self.job.paths.logs) for command in started.commands]
         return [self.job.supervisor.start(command, Layer.WORKER, on_loss=on_loss) for command in commands]
 
-    def _launch_of(self, process: EngineProcess) -> Launch:
+    def launch_of(self, process: EngineProcess) -> Launch:
+        """How the engine process starts."""
         paths = self.job.paths
         facts = WorkerFacts(
             self.job.topology,

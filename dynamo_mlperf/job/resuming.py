@@ -34,7 +34,7 @@ KEPT = "settings.json"
 """In a search's directory: range, tolerance, budget and the rest of what was searched with."""
 RESUMED = "resumed.json"
 """In a search's directory: which run it goes on from."""
-_FREE = frozenset({"name", "site", "search", "sweep", "timeouts", "schema_version"})
+_FREE = frozenset({"name", "site", "search", "sweep", "hold", "timeouts", "schema_version"})
 """Blocks of the file that change nothing of what a probe shows."""
 _FREE_MEASURE = frozenset({"target_qps", "dataset", "accuracy", "compliance"})
 _FREE_LOAD = frozenset({"target_qps", "request_timeout_s", "max_in_flight"})
@@ -46,7 +46,7 @@ def identity(topology: Topology, load: LoadSettings) -> dict[str, Any]:
     file = {key: value for key, value in _given(topology).items() if key not in _FREE}
     file["measure"] = {key: value for key, value in file["measure"].items() if key not in _FREE_MEASURE}
     asked = {key: value for key, value in load.to_json().items() if key not in _FREE_LOAD}
-    return dict(_flat("", {**file, "load": asked}))
+    return dict(flat("", {**file, "load": asked}))
 
 
 def _given(topology: Topology) -> dict[str, Any]:
@@ -55,10 +55,11 @@ def _given(topology: Topology) -> dict[str, Any]:
     return given
 
 
-def _flat(name: str, value: object) -> Iterator[tuple[str, Any]]:
+def flat(name: str, value: object) -> Iterator[tuple[str, Any]]:
+    """The value as flat names, `roles.decode.workers`, each with what stands there."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
-            yield from _flat(f"{name}.{key}" if name else str(key), item)
+            yield from flat(f"{name}.{key}" if name else str(key), item)
     else:
         yield name, value
 

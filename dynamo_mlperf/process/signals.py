@@ -18,6 +18,11 @@ _CODES = {
 }
 
 
+def stopped_by(number: signal.Signals) -> Stopped:
+    """The end that such a signal asks for, with the exit code that it stands for."""
+    return Stopped(_CODES[number], f"stopped by {number.name}")
+
+
 class StopFlag:
     """Counts stop requests; the first one says how the job ends, a second one asks for haste."""
 
@@ -42,4 +47,4 @@ class StopFlag:
             Stopped: With the exit code that the signal stands for.
         """
         if self.first is not None:
-            raise Stopped(_CODES[self.first], f"stopped by {self.first.name}")
+            raise stopped_by(self.first)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError, MeasureError, SetupError
@@ -48,6 +49,7 @@ class RunData:
         verdict: `verdict.json`; None while a run has not ended.
         topology: The topology file's text, None where missing.
         laid_over: What the command line has laid over the topology file, by top-level key.
+        held_by: The run whose held engines served, by its name; empty where they were the run's own.
         layout: Nodes, workers and idle GPUs of the plan, None where there is no plan.
         versions: Names and versions.
         timeline: Phases and processes.
@@ -65,6 +67,7 @@ class RunData:
     verdict: Mapping[str, Any] | None
     topology: str | None
     laid_over: Mapping[str, Any]
+    held_by: str
     layout: Layout | None
     versions: Mapping[str, Any]
     timeline: Timeline
@@ -94,13 +97,15 @@ def read_run(run_dir: Path) -> RunData:
     events = reader.lines(paths.events, "events.jsonl")
     commands = reader.lines(paths.commands, "commands.jsonl")
     evidence = reader.object(paths.evidence, "evidence.json") or {}
+    begin = next((one for one in events if one.get("event") == "job_begin"), {})
     load = _client_directory(paths)
     client = reader.object(load / "client.json", f"{load.name}/client.json")
     return RunData(
         paths=paths,
         verdict=verdict,
         topology=topology,
-        laid_over=as_mapping(next((one.get("laid_over") for one in events if one.get("event") == "job_begin"), None)),
+        laid_over=as_mapping(begin.get("laid_over")),
+        held_by=PurePosixPath(str(begin.get("held_by") or "")).name,
         layout=read_layout(plan, topology or "") if plan is not None else None,
         versions=versions or {},
         timeline=build_timeline(events),

@@ -278,7 +278,7 @@ def _workers(run: RunData, console: Console) -> None:
     table.add_column("where", header_style="dim", overflow="fold")
     table.add_column("ready after", justify="right", header_style="dim")
     for worker in layout.workers:
-        table.add_row(_text(worker.name), _text(layout.where(worker)), _text(_ready(lives.get(worker.name))))
+        table.add_row(_text(worker.name), _text(layout.where(worker)), _text(_ready(lives.get(worker.name), run)))
     _indented(console, table)
     if layout.idle_gpus:
         say(console, f"{q.many(layout.idle_gpus, layout.unit)} idle")
@@ -300,13 +300,15 @@ def _workers_by_role(run: RunData, lives: dict[str, Process], console: Console) 
         )
         say(console, f"{q.many(len(names), f'{role} worker')}{spread}")
         late = [name for name in names if name not in lives or lives[name].ready_s is None]
-        if late:
+        if run.held_by:
+            say(console, f"held by {run.held_by}", "    ")
+        elif late:
             say(console, f"never ready: {', '.join(late)}", "    ")
 
 
-def _ready(life: Process | None) -> str:
+def _ready(life: Process | None, run: RunData) -> str:
     if life is None:
-        return "not started"
+        return f"held by {run.held_by}" if run.held_by else "not started"
     if life.ready_s is None:
         return "never ready"
     return q.duration(life.ready_after_s if life.ready_after_s is not None else life.ready_s - life.started_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import time
@@ -14,7 +15,7 @@ from dynamo_mlperf.files import append_json_line
 from dynamo_mlperf.serving.engine_flags import refusal_in_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from dynamo_mlperf.files import RunPaths
@@ -66,6 +67,7 @@ class _Service:
     child: Child
     layer: Layer
     may_end: bool
+    events: EventLog
     on_loss: Callable[[Child], None] | None = None
     ended: int | None = None
     heard: bool = False
@@ -100,7 +102,7 @@ class Supervisor:
         host = self._allocation.nodes[command.node].host
         append_json_line(self._paths.commands, {"t": time.time(), "host": host, **command.as_record()})
         child = self._allocation.start(command)
-        self._services.append(_Service(child, layer, may_end, on_loss))
+        self._services.append(_Service(child, layer, may_end, self._events, on_loss))
         self._events.add("process_started", process=command.name, node=command.node, pid=child.pid)
         return child
 
@@ -108,6 +110,16 @@ class Supervisor:
     def start_s(self) -> float:
         """What a deadline for the answer of something just started adds for its start."""
         return self._allocation.start_s
+
+    @contextlib.contextmanager
+    def recording(self, paths: RunPaths, events: EventLog) -> Iterator[None]:
+        """Put what starts meanwhile, and its end, on record there: another run measures through our services."""
+        before = self._paths, self._events
+        self._paths, self._events = paths, events
+        try:
+            yield
+        finally:
+            self._paths, self._events = before
 
     def watch(self, look: Callable[[], None]) -> None:
         """Have `look` called on every turn of the loop; it raises when what it watches has failed."""
@@ -176,8 +188,9 @@ class Supervisor:
             ServingError: Another service ended.
         """
         for service in self._services:
-            service.may_end |= service.child is child
-        self._events.add("process_stopped", process=child.command.name)
+            if service.child is child:
+                service.may_end = True
+                service.events.add("process_stopped", process=child.command.name)
         self._allocation.send([child], signal.SIGTERM)
         until = time.monotonic() + patience_s
         while child.poll() is None and time.monotonic() < until:
@@ -194,9 +207,20 @@ class Supervisor:
         for service in self._services:
             if service.child in children:
                 service.may_end = True
-                self._events.add("process_stopped", process=service.child.command.name)
+                service.events.add("process_stopped", process=service.child.command.name)
         self._stop_layer(list(children), layer)
         self._stop.check()
+
+    def retire_above(self, layer: Layer) -> None:
+        """Stop what still runs in higher layers, as `retire` does.
+
+        Raises:
+            Stopped: A signal asks for the end meanwhile.
+        """
+        for higher in sorted({service.layer for service in self._services if service.layer > layer}, reverse=True):
+            running = [s.child for s in self._services if s.layer is higher and s.child.poll() is None]
+            if running:
+                self.retire(running, higher)
 
     def await_signal(self) -> None:
         """Give a stop request a moment to arrive: scancel ends the steps and the controller at once, in any order."""
@@ -316,7 +340,7 @@ class Supervisor:
             return False
         if service.ended is None:
             service.ended = status
-            self._events.add("process_exited", process=service.child.command.name, status=status)
+            service.events.add("process_exited", process=service.child.command.name, status=status)
         return True
 
     def obituary(self, child: Child) -> str:

@@ -7,7 +7,8 @@ Only a job that Slurm calls COMPLETED with 0:0 and that left a complete result i
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ExitCode
@@ -59,9 +60,13 @@ def outcome_of(run: Run, job: JobInfo | None, *, alive: bool = False) -> Outcome
     if stage == "waiting":
         return Outcome("WAITING", None, _because(job))
     if stage == "running":
-        return Outcome("RUNNING", None, job.meaning.meaning if job.state != "RUNNING" else "")
+        return _running(run, job.meaning.meaning if job.state != "RUNNING" else "")
     if stage == "unknown":
         return _forgotten(run, job)
+    if run.hold is not None and run.complete and not _contradiction(run):
+        # What Slurm says is how the hold ended: the measurement was over, and its verdict on record, before that.
+        how = () if job.clean else (f"the hold of its engines was ended by Slurm: {job.state}",)
+        return replace(_by_verdict(run, run.finished), warnings=(*_warnings(job), *how))
     return _ended(run, job)
 
 
@@ -77,9 +82,29 @@ def attached_outcome(run: Run, steps: set[str] | None) -> Outcome:
     return _on_this_machine(run, alive=run.finished is None and steps is not None and run.step in steps)
 
 
+def held_outcome(run: Run, holder: str) -> Outcome:
+    """How a run stands that measures through the engines of another; `holder` is the word for that one."""
+    if run.finished is None and holder == "UNKNOWN":
+        return Outcome("UNKNOWN", None, "Slurm does not answer")
+    if run.finished is None and run.verdict is None and holder != "RUNNING":
+        text = f"run {Path(run.held_by).name}, which held its engines, is gone, and there is no verdict"
+        return Outcome("LOST", success=False, text=text, exit_code=ExitCode.FAILED)
+    return _on_this_machine(run, alive=run.finished is None and holder == "RUNNING")
+
+
+def _running(run: Run, text: str = "") -> Outcome:
+    """A run that is alive; one that holds its engines says what it has measured, and what it measures."""
+    if run.hold is None or run.hold.ended:
+        return Outcome("RUNNING", None, text)
+    own = run.verdict["verdict"] if run.verdict else "no verdict"
+    now = f", now {Path(run.hold.current).name}" if run.hold.current else ""
+    told = f"measured {own}; its engines are held, {run.hold.text()}{now}"
+    return Outcome("RUNNING", None, "; ".join(filter(None, (told, text))))
+
+
 def _on_this_machine(run: Run, *, alive: bool) -> Outcome:
     if alive:
-        return Outcome("RUNNING", None)
+        return _running(run)
     if run.verdict is None:
         return Outcome("LOST", success=False, text="its controller is gone and left no verdict", exit_code=4)
     if run.finished is None:
@@ -169,10 +194,13 @@ def _by_verdict(run: Run, code: int | None) -> Outcome:
     first = reasons[0] if isinstance(reasons, list) and reasons and isinstance(reasons[0], dict) else {}
     text = " ".join(str(first.get("got", "")).split()) if word != "VALID" else _figure(run)
     if word == "FAILED" and first.get("check") == "interrupted":
-        word, text = CANCELLED, f"interrupted by {text.removeprefix('stopped by ')} (cancelled)"
+        by = text.removeprefix("stopped by ")
+        word, text = CANCELLED, text if by == text else f"interrupted by {by} (cancelled)"
     text = f"{first['check']}: {text}" if first.get("check") and word == "INVALID" else text
     short = _short_tests(run)
     text = ", ".join([*([text] if text else []), *short])
+    if run.hold is not None and run.hold.ended:
+        text = "; ".join(filter(None, (text, f"held for {run.hold.text()}, until {run.hold.ended}")))
     return Outcome(
         word,
         word == "VALID" and not short,

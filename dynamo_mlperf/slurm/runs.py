@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,25 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True)
+class HoldFacts:
+    """How a run holds its engines.
+
+    Attributes:
+        measurements: Those that were made or begun through them, its own included.
+        current: The run directory of the last one, until it has ended; empty while none is under way.
+        ended: Why it holds them no more; empty while it does.
+    """
+
+    measurements: int
+    current: str = ""
+    ended: str = ""
+
+    def text(self) -> str:
+        """How many, for people."""
+        return f"{self.measurements} measurement{'' if self.measurements == 1 else 's'}"
+
+
+@dataclass(frozen=True)
 class Run:
     """One run, as far as its directory tells.
 
@@ -59,12 +78,14 @@ class Run:
         phase: The phase that runs, or the last one that did; empty before the first.
         phase_t: When that phase began.
         finished: The exit code that the controller recorded at its end; None before that.
-        workers: Planned workers and what has become of them.
+        workers: Planned workers and what has become of them; none where another run holds them.
         progress: The load client's running figures, empty while there are none.
         verdict: The verdict, None while there is none that is whole.
         error: The first error that the controller recorded; empty when there is none.
         submitted: The record of its submission, where it was submitted by `submit`.
         recorded_id: The run's id as its controller recorded it; empty before that.
+        held_by: The directory of the run whose held engines it measures through; empty for one with its own.
+        hold: How it holds its engines; None where it does not, or not yet.
     """
 
     name: str
@@ -82,6 +103,8 @@ class Run:
     submitted: Submitted | None = None
     recorded_id: str = ""
     step: str = ""
+    held_by: str = ""
+    hold: HoldFacts | None = None
 
     @property
     def run_id(self) -> str:
@@ -114,14 +137,31 @@ def read_run(root: Path, submitted: Submitted | None = None) -> Run:
         str(phases[-1].get("phase", "")) if phases else "",
         _seconds(phases[-1].get("t")) if phases else 0.0,
         end.get("exit_code") if isinstance(end.get("exit_code"), int) else None,
-        _workers(_object(paths.plan) or {}, events),
+        () if begin.get("held_by") else _workers(_object(paths.plan) or {}, events),
         _progress(paths),
         verdict if verdict and verdict.get("verdict") in ("VALID", "INVALID", "FAILED") else None,
         error.split("\n")[0],
         submitted,
         str(begin.get("run") or ""),
         (found[2] or "") if found else "",
+        str(begin.get("held_by") or ""),
+        _hold(events),
     )
+
+
+def _hold(events: Sequence[Mapping[str, Any]]) -> HoldFacts | None:
+    found: HoldFacts | None = None
+    for event in events:
+        kind = event.get("event")
+        if kind == "hold_begin":
+            found = HoldFacts(1)
+        elif found is not None and kind == "held_measurement":
+            found = replace(found, measurements=found.measurements + 1, current=str(event.get("run_dir", "")))
+        elif found is not None and kind == "held_measurement_end":
+            found = replace(found, current="")
+        elif found is not None and kind == "hold_end":
+            found = replace(found, current="", ended=str(event.get("what", "")) or "ended")
+    return found
 
 
 def is_live_rehearsal(root: Path) -> bool:

@@ -11,11 +11,11 @@ from dynamo_mlperf.process.machine import controller_of
 from dynamo_mlperf.slurm.attach import live_steps
 from dynamo_mlperf.slurm.job_output import last_error, output_here
 from dynamo_mlperf.slurm.jobs import JobInfo, query_jobs
-from dynamo_mlperf.slurm.outcome import Outcome, attached_outcome, outcome_of
+from dynamo_mlperf.slurm.outcome import Outcome, attached_outcome, held_outcome, outcome_of
 from dynamo_mlperf.slurm.runs import read_run
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from dynamo_mlperf.slurm.runs import Run
 
@@ -55,6 +55,9 @@ class Standing:
 
 def standings(runs: Sequence[Run]) -> tuple[list[Standing], str]:
     """How the runs stand, and why Slurm could not be asked (empty when it could, or when there was nothing to ask)."""
+    held = sorted({run.held_by for run in runs if run.held_by and run.finished is None})
+    holders, _ = standings([read_run(Path(root)) for root in held]) if held else ([], "")
+    words = {root: standing.outcome.word for root, standing in zip(held, holders, strict=True)}
     job_ids = [run.job_id for run in runs if run.job_id and not run.step]
     steps = live_steps(sorted({run.job_id for run in runs if run.step and run.finished is None}))
     problem, jobs = "", {}
@@ -62,7 +65,14 @@ def standings(runs: Sequence[Run]) -> tuple[list[Standing], str]:
         jobs = query_jobs(job_ids)
     except SetupError as error:
         problem = str(error)
-    return [_standing(run, jobs, steps) for run in runs], problem
+    return [_held(run, words) if run.held_by else _standing(run, jobs, steps) for run in runs], problem
+
+
+def _held(run: Run, words: Mapping[str, str]) -> Standing:
+    """A run that measures through another's engines lives as long as that one."""
+    word = words.get(run.held_by, "")
+    run = run if word in {"RUNNING", "UNKNOWN"} else _now(run)
+    return Standing(run, None, held_outcome(run, word))
 
 
 def _standing(run: Run, jobs: dict[str, JobInfo], steps: set[str] | None) -> Standing:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _OURS = ("dynamo_mlperf", "commit")
-_OF_THE_TEST = frozenset({"measure", "search", "sweep", "reduced", "timeouts", "name", "schema"})
+_OF_THE_TEST = frozenset({"measure", "search", "sweep", "hold", "reduced", "timeouts", "name", "schema"})
 """Keys of a topology file that say what is measured, not how it is served."""
 
 

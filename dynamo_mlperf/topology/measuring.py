@@ -68,6 +68,7 @@ class Measure(StrictModel):
     elsewhere: ClassVar[Mapping[str, str]] = {
         "search": "write search: at the top level of the file, beside measure:",
         "sweep": "write sweep: at the top level of the file",
+        "hold": "write hold: at the top level of the file",
     }
 
     benchmark: BenchmarkName = Field(description="MLPerf benchmark, as the rules name it")

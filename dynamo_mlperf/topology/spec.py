@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.topology.document import Document, Problem, parse_document, read_document
 from dynamo_mlperf.topology.engines import engine_problems
+from dynamo_mlperf.topology.holding import HoldBlock, hold_problems
 from dynamo_mlperf.topology.measuring import Measure, PathText, PositiveFloat, PositiveInt, Reduced, Timeouts
 from dynamo_mlperf.topology.reserved import FLAGS_HELP, VARIABLES_HELP, Flags, Options, RoleVariables
 from dynamo_mlperf.topology.searching import SearchBlock
@@ -238,6 +239,9 @@ class Topology(StrictModel):
     measure: Measure = Field(description="What is measured")
     search: SearchBlock = Field(default=None, description="Looks for the highest rate that holds")
     sweep: SweepBlock = Field(default=None, description="Measures several splits, one after another")
+    hold: HoldBlock = Field(
+        default=None, description="Keeps the engines up after the measurement, for `run --attach RUN`"
+    )
     reduced: Reduced | None = Field(default=None, description="Lowered rules; makes the result's class `reduced`")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="Deadlines and warm-up")
 
@@ -299,6 +303,7 @@ def _checked(document: Document) -> Topology:
         *engine_problems(topology),
         *_reduction_problems(topology),
         *_rate_problems(topology),
+        *hold_problems(topology),
     ]
     if problems:
         raise refusal(Topology, document, problems)

@@ -13,7 +13,7 @@ from dynamo_mlperf.record import Reason
 from dynamo_mlperf.report.page import write_report
 from dynamo_mlperf.report.run_data import read_run
 from dynamo_mlperf.report.summary import print_summary
-from tests.report.run_builder import Kind, build_run, plan
+from tests.report.run_builder import Kind, build_run, plan, worker_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,3 +221,16 @@ def test_a_terminal_that_is_not_utf8_gets_question_marks(tmp_path: Path) -> None
     print_summary(tmp_path / "run", Console(file=terminal, width=80))
     terminal.flush()
     assert raw.getvalue().startswith(b"FAILED [official]  qwen3-vl-235b-a22b")
+
+
+def test_workers_of_another_run_are_told_as_its_own(tmp_path: Path) -> None:
+    paths = build_run(tmp_path / "run", queries=800)
+    own = summary(paths.root)
+    events = [json.loads(line) for line in paths.events.read_text().splitlines()]
+    kept = [event for event in events if str(event.get("process", "")) not in worker_names()]
+    begin = {"t": events[0]["t"], "event": "job_begin", "held_by": "/w/runs/first-17"}
+    paths.events.write_text("".join(json.dumps(event) + "\n" for event in [begin, *kept[1:]]))
+    workers = summary(paths.root).partition("Workers ")[2].partition("Files ")[0]
+    assert workers.count("held by first-17") == len(worker_names())
+    assert "not started" not in workers
+    assert "held by" not in own

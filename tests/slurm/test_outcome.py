@@ -224,3 +224,52 @@ def test_a_run_whose_accuracy_test_is_invalid_is_valid_and_no_success(slurm: Fak
     ):
         assert (found.word, found.success, found.exit_code) == ("VALID", False, 5)
         assert found.text == "4.50 completed per second, accuracy INVALID"
+
+
+HELD = [
+    {"t": 1005.0, "event": "phase_begin", "phase": "hold"},
+    {"t": 1005.0, "event": "hold_begin", "idle_s": 3600.0},
+    {"t": 1006.0, "event": "held_measurement", "run": "second", "run_dir": "/w/runs/second"},
+]
+
+
+def with_events(root: Path, *events: dict[str, object]) -> None:
+    path = root / "events.jsonl"
+    lines = path.read_text().splitlines()
+    last = [line for line in lines if "job_end" in line]
+    kept = [line for line in lines if line not in last]
+    path.write_text("".join(f"{line}\n" for line in [*kept, *map(json.dumps, events), *last]))
+
+
+@pytest.mark.parametrize("by", ["sacct", "scontrol"])
+def test_a_hold_that_slurm_ended_leaves_the_result_as_it_was(slurm: FakeSlurm, tmp_path: Path, by: str) -> None:
+    root = make_run(tmp_path / "runs")
+    with_events(root, *HELD, {"t": 1007.0, "event": "hold_end", "what": "stopped by SIGTERM", "measurements": 2})
+    found = stands(slurm, tmp_path / "runs", "CANCELLED by 0", "0:15", by=by).outcome
+    assert (found.word, found.success, found.exit_code) == ("VALID", True, 0)
+    assert found.text == "4.50 completed per second; held for 2 measurements, until stopped by SIGTERM"
+    assert found.warnings[-1] == "the hold of its engines was ended by Slurm: CANCELLED"
+
+
+def test_a_hold_that_was_killed_did_not_come_to_its_end(slurm: FakeSlurm, tmp_path: Path) -> None:
+    with_events(make_run(tmp_path / "runs", code=None), *HELD)
+    found = stands(slurm, tmp_path / "runs", "NODE_FAIL", "0:0").outcome
+    assert (found.word, found.success) == ("NODE_FAIL", False)
+
+
+def test_a_run_that_holds_its_engines_says_what_it_does(slurm: FakeSlurm, tmp_path: Path) -> None:
+    root = make_run(tmp_path / "runs", code=None)
+    with_events(root, *HELD)
+    slurm.answers("scontrol", "JobId=42 JobState=RUNNING Reason=None ExitCode=0:0 NodeList=n[1-2]\n")
+    second = tmp_path / "runs" / "second"
+    second.mkdir()
+    begin = {"t": 1006.0, "event": "job_begin", "run": "second", "place": "engines held by r-42", "held_by": str(root)}
+    (second / "events.jsonl").write_text(json.dumps(begin) + "\n")
+    holder, run = standings(list_runs(tmp_path / "runs"))[0]
+    assert holder.outcome.text == "measured VALID; its engines are held, 2 measurements, now second"
+    assert (holder.outcome.word, run.outcome.word, run.run.job_id) == ("RUNNING", "RUNNING", "")
+    with_events(root, {"t": 1008.0, "event": "held_measurement_end", "run": "second", "exit_code": 0})
+    assert standings([read_run(root)])[0][0].outcome.text.endswith("2 measurements")
+    slurm.answers("scontrol", "JobId=42 JobState=CANCELLED Reason=None ExitCode=0:15 NodeList=n[1-2]\n")
+    lost = standings([read_run(second)])[0][0].outcome
+    assert (lost.word, lost.text) == ("LOST", "run r-42, which held its engines, is gone, and there is no verdict")

@@ -52,7 +52,7 @@ def test_a_file_is_read_past_its_shebang_and_batch_lines(tmp_path: Path) -> None
         ("engine: vllm", "engine: vlm", "topology.yaml:7: engine: wanted vllm or mocker or trtllm or sglang, got 'vlm'; did you mean vllm?"),
         ("engine: vllm\n", "", "topology.yaml: engine: missing"),
         ("head: first", "target_qps: 3", "topology.yaml:8: target_qps: no such key here; did you mean measure.target_qps?"),
-        ("head: first", "xyzzy: 3", "topology.yaml:8: xyzzy: no such key; there are schema, name, site, nodes, model, engine, server, device, roles, frontends, head, measure, search, sweep, reduced, timeouts"),
+        ("head: first", "xyzzy: 3", "topology.yaml:8: xyzzy: no such key; there are schema, name, site, nodes, model, engine, server, device, roles, frontends, head, measure, search, sweep, hold, reduced, timeouts"),
         ("count: 4,", "count: true,", "topology.yaml:5: nodes.count: wanted a whole number, got true"),
         ("count: 4,", "count: 4.0,", "topology.yaml:5: nodes.count: wanted a whole number, got 4.0"),
         ("count: 4,", "count: 0,", "topology.yaml:5: nodes.count: wanted at least 1, got 0"),
