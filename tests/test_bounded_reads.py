@@ -47,6 +47,7 @@ OWN = {
     "job/endpoints_at_url.py": "what this run has just written",
     "job/endpoints_test.py": "what this run has just written",
     "job/engine_flags.py": "what our own process has just written",
+    "job/held_measurement.py": "what the holder of this process has written",
     "job/judged.py": "what this run has just written",
     "job/measurement.py": "what this run has just written",
     "job/nodes.py": "what our own processes have just written",

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, SetupError
-from dynamo_mlperf.files import append_json_line, write_atomic, write_json
+from dynamo_mlperf.files import append_json_line, read_bounded, read_text, write_atomic, write_json
 from dynamo_mlperf.topology.document import Document
 from dynamo_mlperf.topology.measuring import PathText
 from dynamo_mlperf.topology.strict import StrictModel, check
@@ -111,7 +111,7 @@ class Spooled:
         """The last word; None before it is spoken."""
         if ANSWER not in _names(self.root):
             return None
-        value: dict[str, Any] = json.loads((self.root / ANSWER).read_text())
+        value: dict[str, Any] = json.loads(read_bounded(self.root / ANSWER))
         return value
 
     def stop(self, number: signal.Signals) -> None:
@@ -181,6 +181,6 @@ def _names(directory: Path) -> list[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
-    except OSError:
+        return read_text(path)
+    except (OSError, ValueError):
         return ""
