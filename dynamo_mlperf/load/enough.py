@@ -34,7 +34,7 @@ class Enough:
         percentile: The judged percentile, 0 to 1.
         rate_qps: The lowest rate that gives enough at this duration.
         duration_s: The test's shortest duration in seconds.
-        takes_s: What it takes at its rate, about: more where the fewest queries take longer than that.
+        takes_s: What it takes at its rate, about: longer where more queries are sent than fit that.
     """
 
     planned: int
@@ -55,8 +55,8 @@ class Enough:
     def what(self) -> str:
         """For people, with both numbers."""
         asked = f"p{self.percentile * 100:g} needs {self.needed} even with none over the limit"
-        time = f"{self.takes_s:.0f} s" if self.takes_s >= 2 * self.duration_s else f"{self.duration_s:g} s"
-        return f"{self.planned} queries in {time} by these settings, and the early-stopping rule at {asked}"
+        sent = f"{self.planned} queries in about {self.takes_s:.4g} s by these settings"
+        return f"{sent}, and the early-stopping rule at {asked}"
 
     @property
     def action(self) -> str:

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 _DRAIN_NS = 5_000_000_000
 """A message whose end does not follow its `[DONE]` within this time costs the connection, not the request."""
 
-_LOOK_TICKS = 5
-"""What is gathered for longer than so many ticks is read: the end of an answer may be shorter than any before it."""
-
 _WARM_TIMEOUT_S = 10.0
 _STOP_ORDER = int.from_bytes(STOP[:4], sys.byteorder)
 _NS = 1_000_000_000
@@ -64,7 +61,6 @@ class Client:
         self._outbox: list[bytes] = []
         self._peer = peer
         self._opened = 0
-        self._ticks = 0
         self._retried = 0
         self._vitals = Vitals()
         self._warming: Warming | None = None
@@ -231,11 +227,6 @@ class Client:
             return
         self._vitals.tick()
         self._fail_late(now_ns)
-        self._ticks += 1
-        if self._ticks % _LOOK_TICKS == 0:
-            for exchange in list(self._in_flight.values()):
-                if exchange.connection is not None:
-                    exchange.connection.look()
 
     def _fail_late(self, now_ns: int) -> None:
         """Fail what is past its deadline; requests are in the order of their issue, so the oldest come first."""

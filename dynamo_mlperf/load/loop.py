@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REST_MS = 2
+REST_MS = 1
 """Longest rest of what came in: in the mean an end is seen late by half of it."""
 
 _DENSE_PER_S, _THIN_PER_S = 2000, 1000
@@ -70,10 +70,6 @@ class Loop:
     def rewatch(self, number: int, events: int = EPOLLIN) -> None:
         """Watch a descriptor for other events."""
         self._urgent.modify(number, events)
-
-    def hand_over(self, number: int, watched: Watched) -> None:
-        """Call another one from now on for a descriptor that is watched."""
-        self._watched[number] = watched
 
     def forget(self, number: int) -> None:
         """Watch a descriptor no more; before it is closed, and not while it rests."""

@@ -8,8 +8,6 @@ import socket
 from select import EPOLLOUT
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.load.acknowledging import TRIALS
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -20,19 +18,8 @@ OPENED_AT_ONCE = 128
 """Fewer than any listening socket lets wait (somaxconn is 4096 today, and was 128)."""
 
 
-FINISH = b'"finish_reason":"'
-"""The word with which the last bytes of an answer begin, as servers write it."""
-
-
 class Frontend:
-    """One frontend: where it is, the constant part of its request heads, and its idle connections.
-
-    Attributes:
-        waits: Whether it may wait for acknowledgements; true until the contrary was seen.
-        trials: Answers on which that can still be tried.
-        tail_bytes: Fewest bytes that ended an answer, from the word of its finish on; 0 before the first, and for good
-            where that was no use.
-    """
+    """One frontend: where it is, the constant part of its request heads, and its idle connections."""
 
     def __init__(self, host: str, port: int, path: str) -> None:
         self.host = host
@@ -43,21 +30,7 @@ class Frontend:
             "Accept: text/event-stream\r\nContent-Length: "
         ).encode()
         self.idle: list[Connection] = []
-        self.waits = True
-        self.trials = TRIALS
-        self.tail_bytes = 0
-        self._tails_help = True
         self._addresses: list[tuple[int, Any]] = []
-
-    def learn_tail(self, data: bytes) -> None:
-        """Note how an answer ended: `data` is its last read."""
-        at = data.rfind(FINISH)
-        if at >= 0 and self._tails_help:
-            self.tail_bytes = min(self.tail_bytes or len(data), len(data) - at)
-
-    def forget_tails(self) -> None:
-        """An answer ended with fewer bytes than any before it."""
-        self.tail_bytes, self._tails_help = 0, False
 
     def addresses(self) -> list[tuple[int, Any]]:
         """Family and address of each way there; looked up once.

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,10 @@ from hypothesis import strategies as st
 
 from dynamo_mlperf.load import http_worker
 from dynamo_mlperf.load.channel import Kind
+from dynamo_mlperf.load.connection import Connection, Exchange, Owner
+from dynamo_mlperf.load.loop import Loop
+from dynamo_mlperf.load.opening import Frontend
+from dynamo_mlperf.load.response import Response
 from dynamo_mlperf.load.workers import least_loaded
 from tests.fakes.oracle import Oracle
 from tests.load.client_in_thread import ClientInThread
@@ -90,3 +95,16 @@ def test_a_fresh_connection_that_is_closed_at_once_is_a_failure(tmp_path: Path) 
         closing.join(60)
     assert [event.kind for event in client.events if event.kind != Kind.READY] == [Kind.FAILED] * 4
     assert client.events[-1].tail.startswith(b"connection lost after 0 bytes of the answer")
+
+
+def test_what_comes_in_on_a_connection_that_is_used_again_is_acknowledged_at_once() -> None:
+    frontend = Frontend("127.0.0.1", 1, "/")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as sock,
+    ):
+        sock.settimeout(0)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+        connection = Connection(cast("Owner", None), Loop(lambda: None, lambda: None, 1), frontend, sock)
+        connection.send(Exchange(0, 0, 0, frontend, memoryview(b"{}"), Response()), fresh=False)
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
