@@ -235,7 +235,7 @@ def _is_shipped(file: Path) -> bool:
 
 
 def _warnings(file: Path, topology: Topology, plan: Plan, site: Site, segment: int | None) -> tuple[str, ...]:
-    from dynamo_mlperf.topology.batch import batch_differences, ignored_batch_lines
+    from dynamo_mlperf.topology.batch import batch_differences, ignored_batch_lines, unfilled
 
     text = file.read_text()
     differences = batch_differences(text, topology, plan, shipped=_is_shipped(file), segment=segment)
@@ -247,6 +247,7 @@ def _warnings(file: Path, topology: Topology, plan: Plan, site: Site, segment: i
     )
     found = [f"{difference.text}; {way_out}" for difference in differences]
     found += [f"line {number}: Slurm ignores #SBATCH after the first YAML line" for number in ignored_batch_lines(text)]
+    found += unfilled(text)
     return (*found, *_place_warnings(topology, site))
 
 

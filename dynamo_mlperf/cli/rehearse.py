@@ -42,7 +42,7 @@ _PATH = click.Path(dir_okay=False, path_type=Path)
     type=click.FloatRange(1, 86_400),
     default=60.0,
     show_default=True,
-    help="With --live: length of the measurement; times --qps it should give the 459 queries that p99 needs.",
+    help="With --live: shortest measurement; longer where 256 queries take longer. p99 needs 459: seconds times --qps.",
 )
 @click.option("--qps", type=click.FloatRange(0, 1e6, min_open=True), help="With --live: rate; default: the file's.")
 @click.option(

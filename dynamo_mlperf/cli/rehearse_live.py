@@ -31,6 +31,7 @@ def rehearse_live(
     from dynamo_mlperf.job.rehearsal import default_calibration
     from dynamo_mlperf.job.request_lengths import request_lengths
     from dynamo_mlperf.slurm.runs import LIVE_REHEARSAL
+    from dynamo_mlperf.topology.spec import load_topology
     from dynamo_mlperf.tuning.rehearsal_engines import Factors, engines_of
 
     engines, _notes = engines_of(topology, stage.base, stage.chosen)
@@ -45,6 +46,7 @@ def rehearse_live(
         derived = write_live(directory, what, stage.base)
     except OSError as problem:
         raise SetupError(f"{directory}: {problem.strerror}", "--run-dir in a place that can be written") from problem
+    click.echo(_length(load_topology(derived), stage.base), err=True)
     if options["only_write"]:
         click.echo("the rehearsal's topology is written, its profiles and prompts beside it:", err=True)
         click.echo(json_text({"topology": str(derived)}) if options["as_json"] else str(derived))
@@ -62,3 +64,12 @@ def rehearse_live(
             allocation=this_machine,
         )
     )
+
+
+def _length(derived: Topology, base: Path) -> str:
+    """How long it takes: `--seconds`, or longer where its prompts, each of which is sent, take longer."""
+    from dynamo_mlperf.job.expected import expected_settings
+    from dynamo_mlperf.load.enough import enough_queries
+
+    enough = enough_queries(expected_settings(derived, base), derived.measure.client)
+    return f"{enough.planned} queries will be sent, in about {enough.takes_s:.0f} s"

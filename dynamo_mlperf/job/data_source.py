@@ -36,6 +36,8 @@ def where_from(topology: Topology, directory: Path, base_dir: Path) -> list[str]
 
 
 def benchmark_readme(topology: Topology, base_dir: Path) -> Path | None:
-    """The page that says where the benchmark's model and data come from, relative; None where it is not at hand."""
+    """The page that says where the benchmark's model and data come from, as seen from here; None without one."""
     read = Path("benchmarks") / topology.measure.benchmark / "README.md"
-    return read if any((root / read).is_file() for root in (base_dir, _CHECKOUT)) else None
+    if (base_dir / read).is_file():
+        return read
+    return _CHECKOUT / read if (_CHECKOUT / read).is_file() else None

@@ -23,6 +23,7 @@ _PROCESS = re.compile(
 _FLAG = re.compile(r"-{1,2}[A-Za-z]")
 _NUMBER = re.compile(r"-?(0|[1-9]\d{0,14})(\.\d{1,9})?")
 _VARIABLE = "$"
+_SEARCH_PATH = "$PATH"
 
 
 def facts_by_role(commands: Sequence[Command], noise: Noise | None) -> dict[str, Value]:
@@ -54,8 +55,8 @@ def _value(values: dict[str, None]) -> Value:
 
 
 def _grouped(found: dict[tuple[str, str], dict[str, None]]) -> dict[tuple[str, str], dict[str, None]]:
-    """Flags before variables, as they were started."""
-    return dict(sorted(found.items(), key=lambda item: item[0][1].startswith(_VARIABLE)))
+    """Flags before variables, as they were started; the search path, which says little and is long, last of all."""
+    return dict(sorted(found.items(), key=lambda item: (item[0][1].startswith(_VARIABLE), item[0][1] == _SEARCH_PATH)))
 
 
 def words_of(text: str) -> list[str]:

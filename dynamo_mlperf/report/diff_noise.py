@@ -1,7 +1,7 @@
 """What in a run's record is noise: it differs between any two runs of one file and says nothing about either.
 
 The rules: paths of the run itself, the job's nonce and namespace, ports, addresses of its nodes, what Slurm sets for
-each step, and which GPUs a worker was given (the plan tells those).
+each step, which GPUs a worker was given (the plan tells those), and whose account, language and scratch space it was.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _NOISE_NAME = re.compile(
     r"DYNAMO_MLPERF_RUN|(SLURM|SRUN|PMIX?)_[A-Z0-9_]*|[A-Z]+_VISIBLE_DEVICES|([A-Z0-9_]*_)?PORT|--([a-z-]*-)?port"
+    r"|HOME|USER|LOGNAME|LANG|LC_[A-Z]+|TZ|TMPDIR|XDG_CACHE_HOME"
 )
 """Names of variables and flags whose values are noise as a whole."""
 _NONCE = re.compile(r"^(?P<name>.+)-(?P<nonce>[0-9a-f]{6})$")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SHEBANG = "#!/usr/bin/env -S dynamo-mlperf job"
 _MAGIC = "#SBATCH"
+_UNFILLED = "# FILL IN"
 _TOKEN = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*")+""")
 _LONG = {
     "-A": "account",
@@ -140,6 +141,15 @@ def ignored_batch_lines(text: str) -> tuple[int, ...]:
     read = {number for number, _line in _batch_lines(text)}
     lines = enumerate(text.split("\n"), start=1)
     return tuple(number for number, line in lines if line.startswith(_MAGIC) and number not in read)
+
+
+def unfilled(text: str) -> tuple[str, ...]:
+    """A warning where lines of the file are marked as still to be completed; none where there are none."""
+    lines = [str(number) for number, line in enumerate(text.split("\n"), start=1) if _UNFILLED in line]
+    if not lines:
+        return ()
+    noun = "lines" if len(lines) > 1 else "line"
+    return (f"FILL IN still stands in {noun} {', '.join(lines)}: complete what is meant, then take the mark out",)
 
 
 def _batch_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -6,6 +6,7 @@ into something else without a word (`no` into false, `010` into 8, `1:30` into 9
 
 from __future__ import annotations
 
+import difflib
 import errno
 import re
 from collections.abc import Hashable
@@ -24,6 +25,7 @@ Place = tuple[str | int, ...]
 """Keys and list positions from the root of a document to a value."""
 
 _BY_HAND = "name a YAML file written by hand"
+_BEGIN = "dynamo-mlperf init DIR copies examples to begin with; with --nodes ... it writes files for your own cluster"
 _MAX_VALUES = 20_000
 _MAX_DEPTH = 32
 
@@ -131,8 +133,7 @@ def _read_text(path: Path) -> str:
         raw = read_bounded(path, MOST_TOPOLOGY_BYTES)
     except OSError as error:
         special = error.errno == errno.EINVAL  # a device or pipe
-        action = _BY_HAND if special else "name a file that exists and can be read"
-        raise ConfigError(f"{path}: {error.strerror}", action) from error
+        raise ConfigError(f"{path}: {error.strerror}", _BY_HAND if special else _other_file(path)) from error
     except ValueError as error:  # what has no size, such as a file of /proc
         raise ConfigError(f"{path}: {error}", _BY_HAND) from error
     try:
@@ -150,6 +151,14 @@ def _read_text(path: Path) -> str:
     return text
 
 
+def _other_file(path: Path) -> str:
+    """The file that was most likely meant: the same name with its suffix, or the nearest one beside it."""
+    beside = [each.name for each in path.parent.glob("*.yaml")]
+    whole = f"{path.name}.yaml"
+    near = [whole] if whole in beside else difflib.get_close_matches(path.name, beside, n=1, cutoff=0.8)
+    return f"did you mean {path.with_name(near[0])}?" if near else "name a file that exists and can be read"
+
+
 def parse_document(text: str, path: Path) -> Document:
     """Parse `text` as one YAML mapping; `path` only names it in messages.
 
@@ -160,7 +169,8 @@ def parse_document(text: str, path: Path) -> Document:
         loader = _Loader(text)
         node = loader.get_single_node()
         if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"{path}: {_kind(node)} where keys were expected", "write `key: value` lines")
+            way = "write `key: value` lines" if node is not None else _BEGIN
+            raise ConfigError(f"{path}: {_kind(node)} where keys were expected", way)
         walk = _Walk(path)
         walk.visit(node, ())
         value = _value_of(loader, node)

@@ -56,14 +56,14 @@ class Search(StrictModel):
         return self
 
     def text(self) -> str:
-        """For people: `5 to 400 queries/s, start at 40, within 1 %, as long as the job's time lasts`."""
-        low = "the lowest rate that may count" if self.low is None else f"{self.low:g}"
-        high = "as high as it holds" if self.high is None else f"{self.high:g} queries/s"
-        start = f", start at {self.start:g}" if self.start else ""
-        start = f", start by {self.prediction}" if self.prediction else start
+        """For people: `rates from 5 up to 400 queries/s, first 40, to within 1 %, as long as the job's time lasts`."""
+        low = "the lowest that can give a valid run" if self.low is None else f"{self.low:g}"
+        high = "the highest that passes" if self.high is None else f"{self.high:g} queries/s"
+        start = f", first {self.start:g}" if self.start else ""
+        start = f", first what {self.prediction} predicts" if self.prediction else start
         budget = "as long as the job's time lasts"
         budget = budget if self.time_budget_s is None else f"{self.time_budget_s:g} s at most"
-        return f"{low} to {high}{start}, within {100 * self.tolerance:g} %, {budget}"
+        return f"rates from {low} up to {high}{start}, to within {100 * self.tolerance:g} %, {budget}"
 
 
 SearchBlock = Annotated[Search | None, BeforeValidator(all_defaults)]

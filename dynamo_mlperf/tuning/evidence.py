@@ -27,7 +27,6 @@ _LEAST_DISPERSION, _MOST_DISPERSION = 2.0, 5.0
 _FEW_COUNTS = 5
 _PLAINLY = 1.3
 _FEWEST_SERVED = 40
-_FEWEST_ISSUED = 20
 _LATE_SHARE, _LATE_COUNTS, _BEFORE = 0.6, 10, 0.1
 
 
@@ -47,8 +46,6 @@ class Evidence:
         age_s: Engine seconds between this probe and now.
         complete: Whether the probe ran to its planned end.
         moved: Deviation of the system's speed, in log rate, by which it may have changed since.
-        issued_qps: Queries issued per second of that part; 0 = too few to tell. Random arrivals are off the target,
-            and what came of them is what came in.
     """
 
     rate: float
@@ -61,7 +58,6 @@ class Evidence:
     age_s: float = 0.0
     complete: bool = False
     moved: float = 0.0
-    issued_qps: float = 0.0
 
     @property
     def fraction(self) -> float:
@@ -105,18 +101,8 @@ def gather(record: ProbeRecord, constraint: str, now_s: float, *, changed: bool 
     steps = np.diff(np.vstack([start, settled]), axis=0)
     spread = dispersion(settled[:, 0], steps[:, 2]) if len(settled) else _PRIOR_DISPERSION
     if record.final is not None:
-        over, issued_qps = float(record.final.over.get(constraint, 0)), _issued_qps(record, 0.0)
-        return Evidence(
-            record.rate,
-            record.final.n,
-            over,
-            spread,
-            1.0,
-            age_s=age_s,
-            complete=True,
-            moved=moved,
-            issued_qps=issued_qps,
-        )
+        over = float(record.final.over.get(constraint, 0))
+        return Evidence(record.rate, record.final.n, over, spread, 1.0, age_s=age_s, complete=True, moved=moved)
     end = settled[-1] if len(settled) else start
     return Evidence(
         record.rate,
@@ -128,19 +114,7 @@ def gather(record: ProbeRecord, constraint: str, now_s: float, *, changed: bool 
         float(start[1]),
         age_s,
         moved=moved,
-        issued_qps=_issued_qps(record, float(start[0])),
     )
-
-
-def _issued_qps(record: ProbeRecord, from_s: float) -> float:
-    """Queries issued per second from then on, while queries were issued; 0 where they are too few to tell."""
-    lines = [(0.0, 0), *((each.t_s, each.issued) for each in record.samples)]
-    if record.final is not None:  # what comes after the last query is no lower rate
-        lines = [each for each in lines if each[1] < lines[-1][1]]
-    lines = [each for each in lines if each[0] >= from_s]
-    if len(lines) < 2 or lines[-1][1] - lines[0][1] < _FEWEST_ISSUED:  # noqa: PLR2004 - a span has two ends
-        return 0.0
-    return (lines[-1][1] - lines[0][1]) / max(lines[-1][0] - lines[0][0], 1e-9)
 
 
 def onset_s(record: ProbeRecord) -> float:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 EVEN_ODDS_RISK = 0.08
 """Probability, at most, with which the rate to confirm may be one that a repeat fails with more than even odds."""
-TOO_LOW = 2.8
-"""A confirmed rate this many times the closeness below the estimate is no answer."""
 _FADE_SHARE, _MARGIN = 0.7, 1.0
 _MOST_FADE, _FADE_BY_CHANCE = 0.04, 2.2
 _EXPLORE = 0.43
@@ -61,23 +59,6 @@ class Outlook:
         that is little knowledge, not a wide range.
         """
         return min(self.closeness(tolerance), max(tolerance, _FADE_BY_CHANCE / math.sqrt(max(self.queries, 1.0))))
-
-
-@dataclass(frozen=True)
-class Course:
-    """What is believed while a probe runs.
-
-    Attributes:
-        outlook: Of the constraint that binds.
-        name: That constraint.
-        passes: Probability that the probe passes if it goes on.
-        too_low: Probability that its rate is too far below the one to find for it to be the answer.
-    """
-
-    outlook: Outlook
-    name: str
-    passes: float
-    too_low: float
 
 
 def prior_of(settings: SearchSettings) -> Prior:
@@ -152,19 +133,15 @@ class Fit:
         each = {name: self._outlook(name, self._weights[name]) for name in self.names}
         return _lowest(each)
 
-    def with_running(self, record: ProbeRecord) -> Course:
-        """The same with a probe that is still running, and how that will end."""
-        each, wanted, chance = {}, {}, 1.0
+    def with_running(self, record: ProbeRecord) -> tuple[Outlook, str, float]:
+        """The same with a probe that is still running, and the probability that it passes if it goes on."""
+        each, chance = {}, 1.0
         for name, posterior in self.posteriors.items():
             evidence = gather(record, name, self.now_s)
             weights = posterior.weights(np.log(posterior.likelihood(evidence) + 1e-300))
             each[name] = self._outlook(name, weights)
-            wanted[name] = (posterior.pass_rates(self.settings.pass_probability, weights), weights)
             chance = min(chance, posterior.finish_probability(evidence, record.whole_queries, weights))
-        outlook, name = _lowest(each)
-        near = math.log(record.rate) + TOO_LOW * outlook.closeness(self.settings.tolerance)
-        too_low = min(float(weights[rates >= near].sum()) for rates, weights in wanted.values())
-        return Course(outlook, name, chance, too_low)
+        return (*_lowest(each), chance)
 
     def pass_probability(self, rate: float) -> float:
         """Probability that a full run at this rate passes every constraint."""

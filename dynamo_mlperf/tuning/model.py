@@ -29,12 +29,10 @@ if TYPE_CHECKING:
 _SLOPES = np.exp(np.linspace(math.log(0.8), math.log(600.0), 11))
 _SLOPE_WEIGHTS = np.exp(-0.5 * ((np.log(_SLOPES) - math.log(28.0)) / 0.9) ** 2)
 _CHANCE = np.array([0.6, 1.3, 2.0, 3.0, 1.5])
-_CHANCE_OF_SERVICE = np.array([0.3, 0.83, 1.73, 2.83, 1.12])
 _RUN_SIGMA = np.array([0.003, 0.005, 0.005, 0.006, 0.015])
 _SCATTER_WEIGHTS = np.array([0.2, 0.3, 0.25, 0.1, 0.15])
 """Kinds of scatter. What n queries show is off in speed by a deviation of chance / sqrt(n), because arrivals and
-service times of that stretch are a draw that queues do not average out, and by the run's own speed. Where it is known
-how many came, what is left is less by one in squares."""
+service times of that stretch are a draw that queues do not average out, and by the run's own speed."""
 _NODES = np.array([-2.02, -0.96, 0.0, 0.96, 2.02])
 _NODE_WEIGHTS = np.array([0.0113, 0.2221, 0.5332, 0.2221, 0.0113])
 """Five points of Gauss-Hermite quadrature for a standard normal deviation."""
@@ -138,23 +136,18 @@ class Posterior:
         error = (_LINE_ERROR * away) ** 2 + (_SHORT_ERROR * (1.0 - each.share_run)) ** 2
         own = (each.dispersion * each.over + self.spread * _OWN_COUNTS) / (each.over + _OWN_COUNTS)
         spread = own + each.over * error
-        mean = each.queries * self._shares(each.issued_qps or each.rate, shift) + 1e-12
+        mean = each.queries * self._shares(each.rate, shift) + 1e-12
         best = each.over * math.log(each.over) - each.over if each.over else 0.0
         return np.asarray(np.exp((each.over * np.log(mean) - mean - best) / spread))
 
-    def _scatter(self, queries: float) -> Array:
-        """Standard deviation of the speed that `queries` queries to come will show, shape (scatters, 1)."""
-        return np.asarray(np.hypot(_CHANCE / math.sqrt(max(queries, 1.0)), _RUN_SIGMA)[:, None])
-
-    def _seen_scatter(self, each: Evidence) -> Array:
-        """The same of what a probe showed against the speed of now."""
-        chance = (_CHANCE_OF_SERVICE if each.issued_qps else _CHANCE) / math.sqrt(max(each.queries, 1.0))
-        moved = (_DRIFT_PER_S * each.age_s) ** 2 + each.moved**2
-        return np.asarray(np.sqrt(chance**2 + _RUN_SIGMA**2 + moved)[:, None])
+    def _scatter(self, queries: float, age_s: float = 0.0, moved: float = 0.0) -> Array:
+        """Standard deviation of the speed that `queries` queries show against that of now, shape (scatters, 1)."""
+        chance = _CHANCE / math.sqrt(max(queries, 1.0))
+        return np.asarray(np.sqrt(chance**2 + _RUN_SIGMA**2 + (_DRIFT_PER_S * age_s) ** 2 + moved**2)[:, None])
 
     def likelihood(self, each: Evidence) -> Array:
         """Likelihood of a probe's counts, the scatter of its speed and outliers taken in."""
-        usual = self._by_shift(each, self._seen_scatter(each) * _NODES) @ _NODE_WEIGHTS
+        usual = self._by_shift(each, self._scatter(each.queries, each.age_s, each.moved) * _NODES) @ _NODE_WEIGHTS
         odd = self._by_shift(each, np.broadcast_to(_OUTLIERS, (len(_CHANCE), len(_OUTLIERS)))).mean(axis=-1)
         return np.asarray((1.0 - _OUTLIER_SHARE) * usual + _OUTLIER_SHARE * odd)
 

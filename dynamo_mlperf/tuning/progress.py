@@ -14,15 +14,11 @@ from dynamo_mlperf.tuning.fit import Fit
 from dynamo_mlperf.tuning.probes import Sample
 
 if TYPE_CHECKING:
-    from dynamo_mlperf.tuning.fit import Course
     from dynamo_mlperf.tuning.probes import Ended, History, Probe, ProbeRecord, SearchSettings
 
 _LOST_AT, _LOST_BELOW = (0.05, 0.4, 1.0), (0.1, 0.35, 0.2)
 """A run that passes with less than this probability is stopped, by the share of it that was seen: early only when that
 is plain, late hardly any more, because little is left to pay."""
-_TOO_LOW_AT, _TOO_LOW_ABOVE = (0.05, 0.4, 0.7), (0.5, 0.7, 0.9)
-"""A good run whose rate is too low to be the answer with more than this probability is stopped: what is left of it
-would cost more than a probe at a better rate."""
 _LATE_SHARE, _LATE_ROOM = 0.7, 2.0
 _LOOK_SHARE = 0.02
 _FIRST_LOOK_SHARE = 0.05
@@ -101,26 +97,21 @@ class Judge:
     def _by_fit(self, record: ProbeRecord) -> Verdict:
         if self._fit is None or set(record.constraints) - set(self._fit.names):
             self._fit = Fit((*self._history, _begun(record)), self._settings, self._now_s)
-        course = self._fit.with_running(record)
+        outlook, name, chance = self._fit.with_running(record)
         share = record.samples[-1].t_s / record.whole_s
         seen = self._probe.purpose != ABOVE or shows_failure(record, 1.0 - self._settings.percentile)
-        if seen and course.passes < float(np.interp(share, _LOST_AT, _LOST_BELOW)):
-            return Verdict("unlikely to pass", f"passes with probability {course.passes:.2f} if it goes on")
-        if record.rate < self._settings.highest_qps * 0.9999 and self._too_low(record, course, share):
-            text = f"the {course.name} limit leaves room for {course.outlook.confirm:.4g} or more"
-            return Verdict("too low", text)
-        return GO_ON
-
-    def _too_low(self, record: ProbeRecord, course: Course, share: float) -> bool:
-        """Whether a good run is clearly below the rate to find, and has shown what it is like."""
-        gap = math.log(course.outlook.confirm / record.rate)
-        room = 1.25 * course.outlook.closeness(self._settings.tolerance) * (1.0 + _LATE_ROOM * share)
-        if gap <= room and course.too_low <= float(np.interp(share, _TOO_LOW_AT, _TOO_LOW_ABOVE)):
-            return False
+        if seen and chance < float(np.interp(share, _LOST_AT, _LOST_BELOW)):
+            return Verdict("unlikely to pass", f"passes with probability {chance:.2f} if it goes on")
+        gap = math.log(outlook.confirm / record.rate)
+        if record.rate >= self._settings.highest_qps * 0.9999:
+            return GO_ON
+        room = 1.25 * outlook.closeness(self._settings.tolerance) * (1.0 + _LATE_ROOM * share)
         last = record.samples[-1]
         known = last.completed >= _KNOWN_SHARE * last.issued  # the slow ones are those that are not back yet
-        late = self._fit is not None and last.t_s < self._fit.late_s
-        return share < _LATE_SHARE and known and not late and not backlog_grows(record)
+        late = last.t_s < self._fit.late_s
+        if share < _LATE_SHARE and gap > room and known and not late and not backlog_grows(record):
+            return Verdict("too low", f"the {name} limit leaves room for {outlook.confirm:.4g} or more")
+        return GO_ON
 
 
 def _begun(record: ProbeRecord) -> ProbeRecord:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.tuning.drift import ABOVE, AGAIN, FAILED, STILL, is_stale
 from dynamo_mlperf.tuning.evidence import onset_s, shows_failure
-from dynamo_mlperf.tuning.fit import TOO_LOW, Fit, certifies, otherwise_invalid
+from dynamo_mlperf.tuning.fit import Fit, certifies, otherwise_invalid
 from dynamo_mlperf.tuning.limits import no_answer_below, no_room, out_of_time
 from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_rate, confirm_s, extra_s
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from dynamo_mlperf.tuning.fit import Outlook
     from dynamo_mlperf.tuning.probes import History, ProbeRecord, SearchSettings, Step
 
-_SURE = 2.0
+_SURE = 1.0
 """Doubt below this many times the closeness that is wanted: the next probe is meant to confirm."""
 _HOLDS = 0.9
+_TOO_LOW = 2.8
 _GALLOP = 6.0
 _EXPECTED_GOOD = 0.985
 _PATIENCE, _MOST_CERTIFIED, _MOST_WHOLE, _MOST_PROBES = 10, 3, 5, 40
@@ -33,12 +34,6 @@ _CLOSE = 1.25
 _CLIMB = 2.0
 _LOOK_ABOVE = 1.2
 """A look at a rate that must only be seen to fail: the higher, the sooner it is; within `_CLOSE`."""
-_FIRST = 0.8
-"""Where the first probe is in the range, in log rate: above its middle, because a system that is overloaded shows at
-once how much it serves, and one that is not shows only that it is not."""
-_REACH, _REACH_MOST = 0.5, 0.2
-"""While the doubt is larger, a probe is aimed higher by this share of what is beyond: it fails soon, and bounds the
-answer."""
 _DOWN = 0.8
 """By how much at least the rate goes down with each run that failed only late: what came before tells nothing."""
 
@@ -94,7 +89,7 @@ def _first_rate(settings: SearchSettings) -> float:
     if settings.start is not None:
         return _within(settings.start, settings)
     if settings.low is not None and settings.high is not None:
-        return _within(settings.low * (settings.high / settings.low) ** _FIRST, settings)
+        return _within(math.sqrt(settings.low * settings.high), settings)
     return _within(30.0 if settings.low is None else settings.low * 2.0, settings)
 
 
@@ -134,8 +129,8 @@ def _accepted(
     """
     certified = [index for index, record in enumerate(history) if certifies(record, settings)]
     whole = sum(record.ended == "complete" for record in history)
-    failed = _failed(history, settings)
-    close = [index for index in certified if history[index].rate * _CLOSE >= min(failed, default=math.inf)]
+    ceiling = _ceiling(history, settings)
+    close = [index for index in certified if history[index].rate * _CLOSE >= ceiling]
     tired = len(history) >= 2 * _PATIENCE
     enough = len(close) >= _MOST_CERTIFIED or bool(close and whole >= _MOST_WHOLE) or tired
     for index in sorted(certified, key=lambda each: (-history[each].rate, each)):
@@ -143,11 +138,11 @@ def _accepted(
         if fit.holds_probability(rate) < (0.5 if enough else _HOLDS):
             continue
         top = rate >= 0.9999 * settings.highest_qps
-        gap = math.log(outlook.rate / rate) / TOO_LOW
+        gap = math.log(outlook.rate / rate) / _TOO_LOW
         near = gap <= outlook.closeness(settings.tolerance)
         if not (top or near or enough):
             return None
-        bounded = top or any(rate <= each <= rate * _CLOSE for each in failed)
+        bounded = top or rate * _CLOSE >= ceiling
         if not (bounded or tired) and (look := _look_above(rate, settings, history)) is not None:
             return look
         if is_stale(history, index, fit.now_s) and (check := _check(rate, settings, history)) is not None:
@@ -260,10 +255,8 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
         finish = "to confirm, no longer stopped while it can pass"
         probe = _probe(_within(rate, settings), settings, history, finish)
         return replace(probe, must_finish=True)
-    beyond = outlook.doubt - _SURE * outlook.closeness(settings.tolerance)
-    sure = beyond <= 0.0
-    higher = outlook.rate * math.exp(min(_REACH * beyond, _REACH_MOST) - settings.tolerance)
-    rate = outlook.confirm if sure else higher
+    sure = outlook.doubt <= _SURE * outlook.closeness(settings.tolerance)
+    rate = outlook.confirm if sure else outlook.rate * math.exp(-settings.tolerance)
     late = [each.rate for each in history if onset_s(each) > 0.0]
     if not certified and len(late) > 1:
         rate = min(rate, min(late) * _DOWN ** (len(late) - 1))

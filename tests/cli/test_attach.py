@@ -96,7 +96,9 @@ def test_a_launcher_that_fails_is_no_run_and_its_code_comes_back_where_one_began
     assert done.returncode == 3
     assert "srun: error: no way\nerror: job 17: no run began on n1: srun ended with 1" in done.stderr
     (call,) = slurm.calls("srun")
-    assert "--quiet --jobid=17 --overlap --mem=0 --immediate=60 --nodes=1 --ntasks=1 --cpu-bind=none --nodelist=n1" in call
+    assert (
+        "--quiet --jobid=17 --overlap --mem=0 --immediate=60 --nodes=1 --ntasks=1 --cpu-bind=none --nodelist=n1" in call
+    )
     assert "-m dynamo_mlperf.process.relay" in call
     slurm.script("srun", "exit 0")
     done = attached(slurm, "run")

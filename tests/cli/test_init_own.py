@@ -85,7 +85,12 @@ def test_the_program_plans_it_with_its_site(here: Path) -> None:
     value = json.loads(planned.stdout)
     assert value["split"]["workers"] == "2P6D"
     assert value["class"]["name"] == "official"
-    assert {warning.partition(":")[0] for warning in value["warnings"]} == {"model.weights", "measure.dataset"}
+    warnings = {warning.partition(":")[0]: warning for warning in value["warnings"]}
+    unfilled = warnings.pop(next(name for name in warnings if name.startswith("FILL IN still stands in lines 9, 11, ")))
+    assert unfilled.endswith("complete what is meant, then take the mark out")
+    assert set(warnings) == {"model.weights", "measure.dataset"}
+    assert f"; benchmarks/{QWEN}/README.md says" in warnings["measure.dataset"]
+    assert Path("benchmarks", QWEN, "README.md").is_file(), "what the plan names is there"
 
 
 def test_every_commented_line_is_a_key_of_its_file(here: Path) -> None:

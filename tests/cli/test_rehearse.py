@@ -160,6 +160,7 @@ def test_a_live_rehearsal_hides_nothing(small: Path, tmp_path: Path, with_assets
     assert done.exit_code == 0, done.output
     assert done.stdout == f"{directory / 'topology.yaml'}\n"
     assert str(directory) not in done.stderr
+    assert "256 queries will be sent, in about 85 s\n" in done.stderr, "at 3 queries/s, though 20 s were asked for"
     assert (directory / "original.yaml").read_text() == SMALL
     derived = load_topology(directory / "topology.yaml")
     plan = make_plan(derived)

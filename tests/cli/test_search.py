@@ -158,7 +158,7 @@ def test_offline(repository: Path) -> None:
 )
 def test_a_probe_that_does_not_measure_is_named_after_a_repeat(repository: Path, fault: str, named: str) -> None:
     stall_s = {"hang": "8", "silent": "4"}.get(fault, "120")
-    done = _search(repository, f"--fault {fault}", *RANGE, "--stall-s", stall_s)
+    done = _search(repository, f"--fault {fault}", *RANGE, "--start", "30", "--stall-s", stall_s)
     assert done.returncode == 4, done.stderr
     assert done.stdout == ""
     assert f"did not measure, twice: {named}" in done.stderr
@@ -202,7 +202,7 @@ def test_a_program_that_says_little_is_not_taken_for_hung() -> None:
     ],
 )
 def test_a_probe_that_contradicts_itself_at_its_end_has_not_measured(repository: Path, fault: str, named: str) -> None:
-    done = _search(repository, f"--fault {fault} --capacity 31 --pace 0", *RANGE)
+    done = _search(repository, f"--fault {fault} --capacity 31 --pace 0", *RANGE, "--start", "30")
     assert done.returncode == 4, done.stderr
     assert f"did not measure, twice: {named}" in done.stderr
 

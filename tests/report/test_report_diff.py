@@ -107,6 +107,20 @@ def test_what_no_two_runs_share_is_noise_and_shown_on_request(tmp_path: Path, tw
     assert not {"decode --model", "decode program", "decode launcher", "decode $VLLM_LOGGING_LEVEL"} & everything.keys()
 
 
+def test_the_search_path_of_every_role_comes_after_all_that_may_matter(
+    tmp_path: Path, two: tuple[RunData, RunData]
+) -> None:
+    runs = []
+    for name, run in zip("ab", two, strict=True):
+        with_path = moved(tmp_path / name, run, "06ee8f", 24250, "10.0.0").commands
+        own = {"PATH": f"/{name}/bin", "HOME": f"/{name}", "UCX_TLS": name}
+        runs.append(replace(run, commands=tuple(replace(one, env={**own, **one.env}) for one in with_path)))
+    rows = list(section(diff_runs(*runs), "commands"))
+    assert rows[-2:] == ["prefill $PATH", "decode $PATH"]
+    assert {"prefill $UCX_TLS", "decode $UCX_TLS"} <= {*rows[:-2]}
+    assert not [row for row in rows if row.endswith("$HOME")]
+
+
 def test_a_flag_of_one_role_is_told_with_its_change_and_json_by_its_keys(
     tmp_path: Path, two: tuple[RunData, RunData]
 ) -> None:
@@ -243,6 +257,7 @@ def test_an_argument_vector_by_flag() -> None:
     [
         ("DYN_SYSTEM_PORT", True), ("--http-port", True), ("--port", True), ("SLURM_JOB_ID", True),
         ("CUDA_VISIBLE_DEVICES", True), ("--support", False), ("SLURMED", False), ("--transport", False), ("UCX_TRANSPORT", False), ("PATH", False),
+        ("HOME", True), ("TMPDIR", True), ("LC_ALL", True), ("HF_HOME", False), ("UCX_TLS", False),
         ("--export", False),
     ],
 )  # fmt: skip

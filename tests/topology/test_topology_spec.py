@@ -281,6 +281,23 @@ def test_what_is_no_yaml_mapping_is_refused_with_its_line(text: str, said: str) 
     assert said in refused(text)
 
 
+def test_a_file_that_is_not_there_is_guessed_and_an_empty_one_begun(tmp_path: Path) -> None:
+    for name in ("demo.yaml", "demo-sweep.yaml"):
+        (tmp_path / name).write_text(SAMPLE)
+    guesses = {"demo": "demo.yaml", "dmeo.yaml": "demo.yaml", "demo-sweep": "demo-sweep.yaml", "else.yaml": None}
+    for name, meant in guesses.items():
+        with pytest.raises(ConfigError) as refusal:
+            load_topology(tmp_path / name)
+        wanted = f"did you mean {tmp_path / meant}?" if meant else "name a file that exists and can be read"
+        assert refusal.value.action == wanted, name
+    with pytest.raises(ConfigError, match="Not a directory") as refusal:
+        load_topology(tmp_path / "demo.yaml" / "demo")
+    (tmp_path / "demo.yaml").write_text("")
+    with pytest.raises(ConfigError, match="an empty file") as refusal:
+        load_topology(tmp_path / "demo.yaml")
+    assert refusal.value.action.startswith("dynamo-mlperf init DIR")
+
+
 def test_aliases_that_multiply_are_refused_quickly() -> None:
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]

@@ -42,18 +42,6 @@ def test_a_run_that_ended_counts_whole() -> None:
     assert gather(_record(40.0, 600.0, final=final), "tpot", 0.0).over == 0.0
 
 
-def test_what_came_in_is_told_beside_what_was_asked_for() -> None:
-    """Random arrivals are off the target; a run's last answers come when nothing is issued any more."""
-    fewer = dataclasses.replace(_record(39.0, 60.0), rate=40.0)
-    assert gather(fewer, "ttft", 0.0).issued_qps == pytest.approx(39.0)
-    drained = tuple(Sample(600.0 + t_s, 24_000, 23_000 + 10 * t_s, {"ttft": 0}) for t_s in range(5, 105, 5))
-    final = Final(valid=True, n=24_000, over={"ttft": 0}, seconds=700.0)
-    whole = _record(40.0, 600.0, final=final)
-    whole = dataclasses.replace(whole, samples=(*whole.samples, *drained))
-    assert gather(whole, "ttft", 0.0).issued_qps == pytest.approx(40.0)
-    assert gather(_record(0.2, 60.0), "ttft", 0.0).issued_qps == 0.0
-
-
 def test_a_run_that_fails_only_late_tells_from_when_on() -> None:
     late = dataclasses.replace(_record(40.0, 500.0, over_after=450.0), ended="cannot pass")
     assert onset_s(late) == 455.0

@@ -134,8 +134,8 @@ def test_the_budget_holds_no_run_that_cannot_be_asked_for() -> None:
         history += (ProbeRecord(rate, settings.run_s(rate), seen, "unlikely to pass", None, spent, t_s + 5.0),)
     step = next_step(history, settings)
     assert isinstance(step, Probe)
-    assert 0.2 <= step.rate < 0.21
-    assert step.must_finish or step.max_s == settings.run_s(step.rate)
+    assert step.rate == 0.2
+    assert step.must_finish or step.max_s == 220.0
 
 
 def test_endpoints_allows_one_query_fewer() -> None:

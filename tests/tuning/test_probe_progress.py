@@ -79,15 +79,6 @@ def test_a_run_far_below_the_knee_is_stopped() -> None:
     assert verdict.stop == "too low"
 
 
-def test_a_good_run_that_is_likely_too_low_to_be_the_answer_is_stopped_early() -> None:
-    """Few queries, so much is unknown; between 8.3 and the 11.8 QPS that failed most rates are out of this run's reach."""
-    settings, low = SearchSettings(low=3.0, high=18.0), dataclasses.replace(PROBE, rate=8.3)
-    wide = record(11.8, 0.3, seconds=30, ended="cannot pass")
-    near = record(8.7, 0.05, seconds=300, ended="cannot pass", begin_s=45.0)
-    assert judge_progress(_running(90, 0, rate=8.3), (wide,), settings, low).stop == "too low"
-    assert judge_progress(_running(90, 0, rate=8.3), (wide, near), settings, low).stop is None
-
-
 def test_a_good_run_is_not_stopped_before_another_began_to_fail() -> None:
     late = tuple(Sample(float(t), 60 * t, 60 * t, {"ttft": max(0, 60 * (t - 450))}) for t in range(5, 461, 5))
     failed = ProbeRecord(60.0, 600.0, late, "cannot pass", None, 0.0, 475.0)
