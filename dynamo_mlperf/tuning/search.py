@@ -129,7 +129,8 @@ def _accepted(
     """
     certified = [index for index, record in enumerate(history) if certifies(record, settings)]
     whole = sum(record.ended == "complete" for record in history)
-    ceiling = _ceiling(history, settings)
+    failed = _failed(history, settings)
+    ceiling = min(failed, default=math.inf)
     close = [index for index in certified if history[index].rate * _CLOSE >= ceiling]
     tired = len(history) >= 2 * _PATIENCE
     enough = len(close) >= _MOST_CERTIFIED or bool(close and whole >= _MOST_WHOLE) or tired
@@ -147,7 +148,8 @@ def _accepted(
             return look
         if is_stale(history, index, fit.now_s) and (check := _check(rate, settings, history)) is not None:
             return check
-        located = top or (bounded and gap <= outlook.claim(settings.tolerance))
+        above = any(rate <= each <= rate * _CLOSE for each in failed)  # one below it bounds nothing
+        located = top or (above and gap <= outlook.claim(settings.tolerance))
         return replace(_answer(history, index, fit, outlook, binding, top=top), located=located)
     if certified and whole >= 2 * _MOST_WHOLE:  # the system does not repeat itself: the one it kept best
         best = max(certified, key=lambda each: fit.holds_probability(history[each].rate))

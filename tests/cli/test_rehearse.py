@@ -150,6 +150,10 @@ def test_a_model_without_a_shape_is_told_apart_from_a_gpu_that_is_not_named(tmp_
     assert "one of qwen3-vl-235b-a22b, gpt-oss-120b, deepseek-r1, llama2-70b, as topologies/" in refused.value.action
     example = refused.value.action.split(", as ")[1].split(" has it")[0]
     assert load_topology(ROOT / example).nodes.gpu == "gb200"
+    named.write_text(FILE.read_text().replace(", gpu: gb200", ""))
+    with pytest.raises(ConfigError, match=r"nodes\.gpu is not in the file\n") as refused:
+        CliRunner().invoke(command, [str(named)], catch_exceptions=False)
+    assert "nodes: {gpu: NAME} with one of h100, h200, b200," in refused.value.action
 
 
 @pytest.mark.assets

@@ -91,6 +91,19 @@ def test_a_confirmed_rate_near_the_estimate_is_the_answer() -> None:
     assert step.pass_probability > 0.8
 
 
+def test_a_rate_that_failed_below_the_answer_bounds_nothing_above() -> None:
+    history = (
+        record(31.6, 0.0, seconds=60, ended="too low"),
+        record(36.0, 0.02, seconds=60, ended="cannot pass", begin_s=75.0),
+        record(38.9, 0.004, begin_s=700.0),
+        record(38.95, 0.004, begin_s=1315.0),
+    )
+    step = next_step(history, RANGE)
+    assert isinstance(step, Answer)
+    assert (step.rate, step.located) == (38.95, False)
+    assert "no higher rate was seen to fail" in step.reason
+
+
 def test_a_run_is_no_answer_by_its_counts_alone_nor_by_its_verdict_alone() -> None:
     before = (
         record(31.6, 0.0, seconds=60, ended="too low"),
