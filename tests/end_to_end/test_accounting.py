@@ -103,8 +103,10 @@ def seen(standing: dict[str, Any]) -> tuple[str, int, int, int, bool]:
 def test_all_ends_of_jobs_come_from_sacct_by_one_question(
     recorded: Cluster, jobs: dict[str, str], place: Place
 ) -> None:
+    state = ("sacct", "-X", "-n", "-P", "-j", jobs["ended"], "--format=State")
+    wait_until(lambda: recorded.login(*state).startswith("RUNNING"), 300, "the database to hear of its start")
     recorded.login("scancel", jobs["ended"])
-    grace = recorded.login("sacct", "-X", "-n", "-P", "-j", jobs["ended"], "--format=State")
+    grace = recorded.login(*state)
     found = standings(recorded, [jobs["ended"]])[jobs["ended"]]
     # sacct tells of the decision, not of the end: the job ignores SIGTERM, so its processes are there for 5 s more.
     assert grace.startswith("CANCELLED by")
