@@ -10,11 +10,14 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from dynamo_mlperf.errors import ExitCode
+from dynamo_mlperf.errors import ExitCode, Stopped
 from dynamo_mlperf.files import RunPaths, append_json_line, read_bounded, read_json_lines, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
+
+    from dynamo_mlperf.errors import DynamoMlperfError
 
 VerdictName = Literal["VALID", "INVALID", "FAILED"]
 ResultClass = Literal["official", "reduced", "rehearsal"]
@@ -162,6 +165,30 @@ class Verdict:
             "tests": dict(self.tests),
             "run_dir": self.run_dir,
         }
+
+
+def failed_verdict(
+    measured: tuple[ResultClass, str, str],
+    directory: Path,
+    problem: DynamoMlperfError,
+    *,
+    target_qps: float | None,
+    model: str,
+    check: str = "run",
+) -> Verdict:
+    """The verdict of a run that did not measure: no figure, only why.
+
+    Args:
+        measured: Class, benchmark and scenario.
+        directory: The run's.
+        problem: Why.
+        target_qps: The rate that was asked for, in queries per second.
+        model: The served model's name.
+        check: What the reason is filed under; a stop request is always `interrupted`.
+    """
+    check = "interrupted" if isinstance(problem, Stopped) else check
+    reason = Reason(check, "a measurement", problem.what, problem.action or "see events.jsonl and logs/")
+    return Verdict("FAILED", *measured, str(directory), reasons=(reason,), target_qps=target_qps, model=model)
 
 
 def verdict_from_json(value: Mapping[str, Any]) -> Verdict:

@@ -16,7 +16,7 @@ from dynamo_mlperf.files import RunPaths
 from dynamo_mlperf.job.context import class_of, local_run_id, new_nonce
 from dynamo_mlperf.job.held import HeldRequest, called, post
 from dynamo_mlperf.process.signals import StopFlag, stopped_by
-from dynamo_mlperf.record import EventLog, Reason, Verdict, read_verdict, verdict_from_json, write_verdict
+from dynamo_mlperf.record import EventLog, failed_verdict, read_verdict, verdict_from_json, write_verdict
 from dynamo_mlperf.slurm.runs import find_run, list_runs, read_run
 from dynamo_mlperf.slurm.standing import standings
 
@@ -208,14 +208,10 @@ def _gone(holder: str, topology: Topology, place: Path, *, as_json: bool) -> Exi
         verdict = verdict_from_json(value)
         answer(verdict, place, as_json=as_json)
         return verdict.exit_code
-    reason = Reason("run", "a measurement", what, action)
-    verdict = Verdict(
-        "FAILED",
-        class_of(topology),
-        measured.benchmark,
-        measured.scenario,
-        str(place),
-        reasons=(reason,),
+    verdict = failed_verdict(
+        (class_of(topology), measured.benchmark, measured.scenario),
+        place,
+        ServingError(what, action),
         target_qps=measured.target_qps,
         model=topology.model.name,
     )

@@ -7,7 +7,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import DynamoMlperfError, SetupError, Stopped
-from dynamo_mlperf.record import Reason, Verdict, write_verdict
+from dynamo_mlperf.record import failed_verdict, write_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.errors import ExitCode
     from dynamo_mlperf.job.context import Job
+    from dynamo_mlperf.record import Verdict
 
 
 def verdict_of(job: Job, until_verdict: Callable[[], Verdict]) -> tuple[Verdict, ExitCode]:
@@ -56,22 +57,14 @@ def unwritable(job: Job, problem: OSError) -> tuple[Verdict, ExitCode]:
 
 def failed(job: Job, problem: DynamoMlperfError, check: str = "run") -> Verdict:
     """The verdict of a run that did not measure: no figure, only why."""
-    reason = Reason(
-        "interrupted" if isinstance(problem, Stopped) else check,
-        "a measurement",
-        problem.what,
-        problem.action or "see events.jsonl and logs/",
-    )
-    measure_block = job.topology.measure
-    return Verdict(
-        "FAILED",
-        job.result_class,
-        measure_block.benchmark,
-        measure_block.scenario,
-        str(job.paths.root),
-        reasons=(reason,),
-        target_qps=measure_block.target_qps,
+    measure = job.topology.measure
+    return failed_verdict(
+        (job.result_class, measure.benchmark, measure.scenario),
+        job.paths.root,
+        problem,
+        target_qps=measure.target_qps,
         model=job.topology.model.name,
+        check=check,
     )
 
 

@@ -16,7 +16,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.rules import benchmark
-from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, ExitCode, MeasureError, SetupError, Stopped
+from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, ExitCode, MeasureError, SetupError
 from dynamo_mlperf.files import RunPaths, read_bounded, write_json
 from dynamo_mlperf.job.context import local_run_id, new_nonce, phase
 from dynamo_mlperf.job.endpoint import BareWait, Endpoint, check_model, ids_from
@@ -45,7 +45,7 @@ from dynamo_mlperf.process.machine import (
     run_mark,
 )
 from dynamo_mlperf.process.signals import StopFlag
-from dynamo_mlperf.record import EXIT_CODES, EventLog, Reason, Verdict, write_verdict
+from dynamo_mlperf.record import EXIT_CODES, EventLog, failed_verdict, write_verdict
 from dynamo_mlperf.serving.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.load.bodies import IdsFrom
     from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.load.side_results import SideResult
-    from dynamo_mlperf.record import ResultClass
+    from dynamo_mlperf.record import ResultClass, Verdict
 
 PERFORMANCE = "performance"
 
@@ -369,15 +369,10 @@ class _Run:
 
     def _failed(self, problem: DynamoMlperfError) -> Verdict:
         settings = self._test.settings
-        check = "interrupted" if isinstance(problem, Stopped) else "run"
-        reason = Reason(check, "a measurement", problem.what, problem.action or "see events.jsonl and logs/")
-        return Verdict(
-            "FAILED",
-            self._test.result_class,
-            settings.benchmark,
-            settings.scenario,
-            str(self._paths.root),
-            reasons=(reason,),
+        return failed_verdict(
+            (self._test.result_class, settings.benchmark, settings.scenario),
+            self._paths.root,
+            problem,
             target_qps=settings.target_qps,
             model=self._test.endpoint.model,
         )
