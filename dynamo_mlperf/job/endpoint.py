@@ -26,6 +26,8 @@ ORACLE = "dynamo-mlperf-oracle"
 """`owned_by` in the model list of this project's servers that know the answers (tests/fakes)."""
 
 _MODELS_PATH = "/v1/models"
+_LIMITS = ("max_model_len", "context_window")
+"""Of an entry of the model list: with vLLM and SGLang, with Dynamo (1.6.1; 0 where its engine says nothing)."""
 _MODELS_S = 30.0
 _TOKENS = 4
 _POLL_S = 0.01
@@ -115,7 +117,7 @@ def _entrance(url: str) -> tuple[str, int]:
     return parts.hostname, port
 
 
-def check_model(endpoint: Endpoint, supervisor: Waits, *, official: bool) -> None:
+def check_model(endpoint: Endpoint, supervisor: Waits, *, official: bool) -> int | None:
     """Every address answers and lists the model.
 
     Args:
@@ -123,10 +125,14 @@ def check_model(endpoint: Endpoint, supervisor: Waits, *, official: bool) -> Non
         supervisor: Waits for the answers.
         official: Whether the result could be submitted, so that a server that only looks like a model will not do.
 
+    Returns:
+        The lowest limit of prompt and answer together that they list for it, in tokens; None where none does.
+
     Raises:
         ConfigError: One lists other models, or says that it is an oracle and the result would be official.
         MeasureError: One does not answer.
     """
+    limits: list[int] = []
     for url, address in zip(endpoint.urls, endpoint.entrances, strict=True):
         try:
             answer = _answer(supervisor, Request(address, _MODELS_PATH, timeout_s=_MODELS_S))
@@ -142,6 +148,9 @@ def check_model(endpoint: Endpoint, supervisor: Waits, *, official: bool) -> Non
             raise ConfigError(f"{url} serves no model {endpoint.model!r}; it lists {shown}", "name one with --model")
         if official and any(entry.get("owned_by") == ORACLE for entry in listed):
             raise ConfigError(f"{url} is an oracle: it knows the answers and is no model", "add --rehearsal")
+        found = (entry.get(key) for entry in listed if entry["id"] == endpoint.model for key in _LIMITS)
+        limits += [limit for limit in found if isinstance(limit, int) and limit > 0]
+    return min(limits, default=None)
 
 
 def _listed(answer: Response) -> list[dict[str, Any]]:

@@ -20,17 +20,18 @@ from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, ExitCode, Measu
 from dynamo_mlperf.files import RunPaths, read_bounded, write_json
 from dynamo_mlperf.job.context import local_run_id, new_nonce, phase
 from dynamo_mlperf.job.endpoint import BareWait, Endpoint, check_model, ids_from
-from dynamo_mlperf.job.endpoint_warm_up import NO_WARM_UP, WARM_UP_REQUESTS, send_canary, send_warm_up
+from dynamo_mlperf.job.endpoint_warm_up import NO_WARM_UP, send_canary, send_warm_up
 from dynamo_mlperf.job.endpoints_at_url import UrlTest
 from dynamo_mlperf.job.endpoints_data import ClientPlace
 from dynamo_mlperf.job.in_flight import client_processes
 from dynamo_mlperf.job.measurement import LoadPlace, LoadTest, run_loadgen
+from dynamo_mlperf.job.prompt_limit import refuse_long
 from dynamo_mlperf.job.scoring import score_apart
 from dynamo_mlperf.job.side_phase import SideRun, end_of_text, run_side_test
 from dynamo_mlperf.job.side_tests import SideTest, plan_side_test
 from dynamo_mlperf.job.simulated import refuse_simulated
 from dynamo_mlperf.job.versions import own_versions
-from dynamo_mlperf.job.workload import REQUESTS_FILE, load_samples, sample_messages
+from dynamo_mlperf.job.workload import REQUESTS_FILE, load_samples, sample_messages, while_prepared
 from dynamo_mlperf.load.bodies import chat_body
 from dynamo_mlperf.load.requests import RequestsFile, StoredBodies, write_requests
 from dynamo_mlperf.load.spec import MeasureSpec
@@ -45,7 +46,7 @@ from dynamo_mlperf.process.machine import (
     run_mark,
 )
 from dynamo_mlperf.process.signals import StopFlag
-from dynamo_mlperf.record import EXIT_CODES, EventLog, failed_verdict, write_verdict
+from dynamo_mlperf.record import EXIT_CODES, EventLog, failed_verdict, new_run_directory, write_verdict
 from dynamo_mlperf.serving.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -77,11 +78,12 @@ class EndpointTest:
         data_set: Directory of the performance test's data set.
         result_class: What the result may be called.
         run_dir: The run directory.
+        warmup_requests: Requests before the timed test; 0 leaves the warm-up out.
+        scoring_s: How long the scoring of an accuracy test's answers may take.
         tokenizer: The model's directory, which tells its end-of-text ids and counts its tokens; None where nobody
             named one.
         endpoints_python: Python of an environment with MLCommons endpoints, which then is the client; None = LoadGen.
         with_accuracy: Whether the accuracy phase of endpoints follows.
-        warmup_requests: Requests before the timed test; 0 leaves the warm-up out.
     """
 
     endpoint: Endpoint
@@ -90,10 +92,11 @@ class EndpointTest:
     data_set: Path
     result_class: ResultClass
     run_dir: Path
+    warmup_requests: int
+    scoring_s: float
     tokenizer: Path | None = None
     endpoints_python: str | None = None
     with_accuracy: bool = False
-    warmup_requests: int = WARM_UP_REQUESTS
 
     def record(self) -> dict[str, Any]:
         """`endpoint.json`: what all tests of one run directory have in common."""
@@ -120,7 +123,8 @@ def measure_endpoint(test: EndpointTest, progress: Progress) -> tuple[Verdict | 
         end_of_text(test.tokenizer, test.name)
     stop = StopFlag()
     stop.install()
-    _refuse(test, stop)
+    if (unchecked := _refuse(test, side, stop)) is not None:
+        progress.note(f"not checked: {unchecked} (--tokenizer names the model's directory)")
     raise_descriptor_limit()
     paths = RunPaths(test.run_dir)
     try:
@@ -137,33 +141,39 @@ def measure_endpoint(test: EndpointTest, progress: Progress) -> tuple[Verdict | 
         )
 
 
-def _refuse(test: EndpointTest, stop: StopFlag) -> None:
-    """Refuse an endpoint that serves no such model before a run directory is used up.
+def _refuse(test: EndpointTest, side: SideTest | None, stop: StopFlag) -> str | None:
+    """Refuse what cannot be measured before a run directory is used up.
 
     One that does not answer is no mistake of the command: that is recorded, as what the run found.
 
+    Returns:
+        What could not be checked, for people; None where all was.
+
     Raises:
-        ConfigError: It lists other models, or what answers is no model and the result would be official.
+        ConfigError: It lists other models, what answers is no model and the result would be official, or a prompt
+            leaves no room for an answer within the limit that it lists.
     """
     wait, official = BareWait(stop), test.result_class == "official"
     with contextlib.suppress(MeasureError):
-        check_model(test.endpoint, wait, official=official)
+        limit = check_model(test.endpoint, wait, official=official)
         if official:
             refuse_simulated(test.endpoint, wait)
+        if limit is not None:
+            samples = load_samples(test.settings.benchmark, test.data_set if side is None else side.data_set)
+            where = f"by the model list of {test.endpoint.urls[0]}"
+            return refuse_long(samples, test.tokenizer or test.data_set, limit, where)
+    return None
 
 
 def _open(test: EndpointTest, paths: RunPaths) -> None:
     """A new run directory, or (for accuracy and compliance) that of the same endpoint and settings."""
     record, path = test.record(), paths.endpoint
-    if not paths.root.exists():
+    if test.name == PERFORMANCE or not paths.root.exists():
+        new_run_directory(paths.root)
         paths.logs.mkdir(parents=True)
         write_json(paths.versions, _versions())
         write_json(path, record)
         return
-    if test.name == PERFORMANCE:
-        raise ConfigError(
-            f"{paths.root} exists: results of two runs would mix", "name another --run-dir, or leave it out"
-        )
     _check_same(path, record)
     if (paths.root / test.name).exists():
         raise ConfigError(
@@ -325,7 +335,7 @@ class _Run:
                 way,
                 test.tokenizer,
                 self._load_side,
-                partial(score_apart, self._place),
+                partial(score_apart, self._place, test.scoring_s),
             )
             result = run_side_test(place, side)
         self._events.add("side_test", test=side.name, verdict=result.verdict)
@@ -363,7 +373,8 @@ class _Run:
         samples = load_samples(settings.benchmark, self._test.data_set)
         model, most = self._test.endpoint.model, rules.max_new_tokens
         effort = rules.reasoning_effort.get("performance")
-        write_requests(path, (chat_body(model, sample_messages(sample), most, effort=effort) for sample in samples))
+        bodies = (chat_body(model, sample_messages(sample), most, effort=effort) for sample in samples)
+        write_requests(path, while_prepared(bodies, len(samples), self._supervisor.tick, self._progress.say))
         if len(RequestsFile(path)) != settings.dataset_samples:
             raise MeasureError(f"{self._test.data_set} has changed since it was looked at", "run again")
 

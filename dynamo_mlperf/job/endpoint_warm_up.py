@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dynamo_mlperf.job.endpoint import Endpoint
     from dynamo_mlperf.serving.supervisor import Supervisor
 
-WARM_UP_REQUESTS = 8
-"""As many as `timeouts.warmup_requests` of a topology file has by default."""
 NO_WARM_UP = "no warm-up was sent before the test (--warmup-requests 0)"
 
 _IN_FLIGHT = 8

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.process.command import inherited_environment
 from dynamo_mlperf.process.programs import UnansweredError, run_program
-from dynamo_mlperf.serving.dynamo import etcd_program
+from dynamo_mlperf.serving.dynamo import TIDY, etcd_program
 from dynamo_mlperf.serving.engine_flags import flags_in_help
 from dynamo_mlperf.serving.workers import CPU_STARTUP
 from dynamo_mlperf.slurm.programs import ask
@@ -128,7 +128,7 @@ def _starts(name: str, engine_python: str | None, module: str, start_s: float = 
     if engine_python is None:
         found, action = "not checked: inside the container image", "dynamo-mlperf doctor --site NAME on a login node"
         return Finding(name, good=False, found=found, needed=False, action=action, checked=False)
-    environment = {**inherited_environment(), "PYTHONPATH": str(CPU_STARTUP), "HF_HUB_OFFLINE": "1"}
+    environment = {**inherited_environment(), **TIDY, "PYTHONPATH": str(CPU_STARTUP), "HF_HUB_OFFLINE": "1"}
     try:
         tried = run_program([engine_python, "-m", module, "--help"], timeout_s=start_s, env=environment)
     except UnansweredError:  # on a machine that is busy, which says nothing about the engine

@@ -54,6 +54,24 @@ def check_prompts(topology: Topology, base_dir: Path, samples: DataSet) -> str |
     limit, where = _limit(topology, directory)
     if limit is None:
         return "the length of prompts: neither the roles' arguments nor the model's config.json bound it"
+    return refuse_long(samples, directory, limit, where)
+
+
+def refuse_long(samples: DataSet, directory: Path, limit: int, where: str) -> str | None:
+    """Every prompt leaves room for an answer.
+
+    Args:
+        samples: The data set.
+        directory: The model's files; what is not there makes prompts uncounted that might be too long.
+        limit: Most tokens of prompt and answer together.
+        where: Where that limit stands, for people.
+
+    Returns:
+        What could not be checked, for people; None where all was.
+
+    Raises:
+        ConfigError: One does not; it names the longest, its length and the limit.
+    """
     found, uncounted = too_long(samples, PromptMeter(directory), limit)
     if found:
         longest = found[0]

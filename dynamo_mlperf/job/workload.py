@@ -21,6 +21,8 @@ from dynamo_mlperf.load.requests import StoredBodies, write_requests
 from dynamo_mlperf.load.wheel import check_wheel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     from dynamo_mlperf.job.context import Job
     from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.topology.spec import Topology
@@ -33,6 +35,9 @@ WARM_UP_TOKENS = 150
 
 FEW_REQUESTS = 16
 """Requests that are prepared where the load client makes its own."""
+
+_TICK_EVERY = 200
+"""Requests: half a second where each has an image."""
 
 REQUESTS_FILE = "requests.bin"
 """In the run directory: every request body, with `.offsets` beside it."""
@@ -54,6 +59,24 @@ class Workload:
         """The first requests with their answers cut short: a reasoning model's whole answers take minutes."""
         first = (json.loads(self.bodies[index]) for index in range(min(count, len(self.bodies))))
         return [json.dumps({**body, "max_tokens": min(body["max_tokens"], WARM_UP_TOKENS)}).encode() for body in first]
+
+
+def while_prepared(
+    bodies: Iterable[bytes], number: int, tick: Callable[[], None], say: Callable[[str], None]
+) -> Iterator[bytes]:
+    """The bodies as they are prepared, which takes minutes for tens of thousands with images.
+
+    Args:
+        bodies: Of all requests.
+        number: How many.
+        tick: Called from time to time; what it raises (a signal, an engine that died) ends the preparation.
+        say: Tells people how far it is.
+    """
+    for done, body in enumerate(bodies, start=1):
+        if done % _TICK_EVERY == 0:
+            tick()
+            say(f"{done} of {number} requests prepared")
+        yield body
 
 
 def load_samples(benchmark_name: str, directory: Path) -> DataSet:
@@ -148,5 +171,5 @@ def prepare_workload(job: Job, model: str) -> Workload:
         samples = samples[: max(FEW_REQUESTS, job.topology.timeouts.warmup_requests)]
     effort = rules.reasoning_effort.get("performance")
     bodies = (chat_body(model, sample_messages(sample), rules.max_new_tokens, effort=effort) for sample in samples)
-    write_requests(path, bodies)
+    write_requests(path, while_prepared(bodies, len(samples), job.supervisor.tick, job.progress.say))
     return Workload(settings, StoredBodies(path))

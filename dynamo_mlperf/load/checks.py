@@ -29,13 +29,6 @@ NAMED = 10
 _LOG_PRECISION = 1e-5
 """LoadGen logs numbers with six digits."""
 
-LOGGED_PERCENTILES = (0.5, 0.9, 0.95, 0.97, 0.99, 0.999)
-"""End-to-end percentiles that LoadGen logs in the Server scenario."""
-
-LATE_SHARE = 0.01
-LATE_LEAST_MS = 5.0
-"""By how much LoadGen may issue late, of the limit and at least: below this the two clocks are one."""
-
 MEAN_TOKENS = "mean output tokens per sample"
 """What an accuracy test is held to beside its scores."""
 
@@ -227,42 +220,9 @@ def client_health(client: Mapping[str, Any], settings: LoadSettings) -> list[Rea
     return [Reason("client-limited", "a client faster than the system under test", got, remedy)]
 
 
-def logged_percentile_ms(log: LoadgenLog, share: float) -> float | None:
-    """An end-to-end percentile as LoadGen logs it, in milliseconds from the scheduled time; None where it does not."""
-    value = log.values.get(f"result_{share * 100:.2f}_percentile_latency_ns")
-    return None if value is None else float(value) / 1e6
-
-
 def logged_over_limit(log: LoadgenLog, name: str) -> int:
     """Queries over the end-to-end limit by LoadGen's own count, which starts at the scheduled time."""
     return int(log.values.get("result_overlatency_query_count", 0)) if name == "end_to_end" else 0
-
-
-def issued_in_time(log: LoadgenLog, own_ms: Mapping[float, float], settings: LoadSettings) -> list[Reason]:
-    """LoadGen issued by its schedule: its latencies start there, our client's at the issue, and they agree.
-
-    Where they do not, LoadGen itself was held up (a stopped or starved process): the run measured its own machine.
-    """
-    limit_ms = settings.limits_ms.get("end_to_end")
-    if limit_ms is None or settings.scenario == "Offline":
-        return []
-    tolerance_ms = max(LATE_SHARE * limit_ms, LATE_LEAST_MS)
-    late = {}
-    for share, own in own_ms.items():
-        theirs = logged_percentile_ms(log, share)
-        if theirs is not None and theirs - own > tolerance_ms:
-            late[share] = theirs
-    if not late:
-        return []
-    share, theirs = max(late.items(), key=lambda entry: entry[1] - own_ms[entry[0]])
-    return [
-        Reason(
-            "client-limited",
-            f"queries issued within {tolerance_ms:g} ms of their schedule",
-            f"p{share * 100:g} is {theirs:.1f} ms from the schedule, {own_ms[share]:.1f} ms from the issue",
-            "LoadGen's process was held up: give it cores of its own (head: dedicated), look for swapping",
-        )
-    ]
 
 
 def transfers(evidence: TransferEvidence | None, number: int, result_class: str) -> list[Reason]:

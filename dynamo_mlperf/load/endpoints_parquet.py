@@ -13,8 +13,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.files import read_bounded
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -29,7 +27,7 @@ def _rows(source: Path) -> Iterator[list[dict[str, Any]]]:
             row = json.loads(line)
             image = row.pop("product_image_path", None)
             if image is not None:
-                row["product_image_base64"] = base64.b64encode(read_bounded(Path(image))).decode()
+                row["product_image_base64"] = base64.b64encode(Path(image).read_bytes()).decode()
             batch.append(row)
             if len(batch) == _ROWS:
                 yield batch

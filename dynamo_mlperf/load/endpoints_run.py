@@ -21,8 +21,9 @@ from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.load.checks import NAMED, claimed_class, tokens_per_sample, transfers
 from dynamo_mlperf.load.endpoints_config import not_in_force, sample_count
 from dynamo_mlperf.load.endpoints_results import EndpointsResults, read_results
-from dynamo_mlperf.load.endpoints_schedule import as_account, issued_in_time, lateness_ms
+from dynamo_mlperf.load.endpoints_schedule import HELD_UP, lateness_ms
 from dynamo_mlperf.load.endpoints_verdict import Asked, known_latencies, results_reasons
+from dynamo_mlperf.load.lateness import as_account, issued_in_time
 from dynamo_mlperf.load.over_limit import figure
 from dynamo_mlperf.load.queries import Queries, read_queries
 from dynamo_mlperf.load.settings import LoadSettings
@@ -130,7 +131,7 @@ def judge_run(
         *_counts(results, queries, settings),
         *_in_force(results, record),
         *_same_client(results, record),
-        *issued_in_time(late_ms, settings),
+        *issued_in_time(late_ms, settings, HELD_UP),
         *transfers(transfer, account["sent"], result_class),
         *claimed_class(settings, result_class),
     ]
@@ -153,7 +154,7 @@ def judge_run(
         duration_s=results.duration_s,
         latency_p99_ms=latencies,
         transfer=transfer,
-        client={**account, "late_ms": as_account(late_ms)},
+        client={**account, "issued_late_ms": as_account(late_ms)},
     )
 
 

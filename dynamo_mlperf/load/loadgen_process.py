@@ -79,6 +79,8 @@ class Test:
             self._start_test()
         except (RuntimeError, MeasureError, OSError, ValueError) as error:
             self._problem = f"LoadGen did not run: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever it is, the main thread would wait for ever
+            self._problem = f"LoadGen did not run: {error!r}"
         self._finished.set()
         self._workers.wake()
 

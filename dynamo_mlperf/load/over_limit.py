@@ -6,10 +6,10 @@ is within the limit, at most 24 are over it, of 209 that may be.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -51,7 +51,7 @@ def figure(value: object) -> float | None:
     return float(value)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class OverLimit:
     """Queries over one limit.
 
@@ -111,7 +111,7 @@ def counted(latencies_ms: Times, limit_ms: float, percentile: float) -> OverLimi
     )
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Percentiles:
     """What a log tells of one constraint's latencies, in milliseconds.
 
@@ -156,12 +156,25 @@ def bounded(known: Percentiles, limit_ms: float, percentile: float) -> OverLimit
 
 
 def logged(log: LoadgenLog, constraint: str, limit_ms: float, percentile: float) -> OverLimit | None:
-    """From what LoadGen logs about a constraint (`end_to_end`, `ttft`, `tpot`); None where it logs nothing of it."""
+    """From what LoadGen logs about a constraint (`end_to_end`, `ttft`, `tpot`); None where it logs nothing of it.
+
+    Of end-to-end latencies it logs the number over its limit; of the others percentiles alone.
+    """
     keys = {share: _PERCENTILE_KEYS[constraint].format(share * 100) for share in LOGGED_SHARES}
     by_share = {share: float(log.values[key]) / 1e6 for share, key in keys.items() if key in log.values}
     number = int(log.values.get("result_query_count", 0))
     low, high = (log.values.get(key) for key in _RANGE_KEYS[constraint])
     if percentile not in by_share or not number or low is None or high is None:
         return None
-    known = Percentiles(number, float(low) / 1e6, float(high) / 1e6, by_share)
-    return bounded(known, limit_ms, percentile)
+    found = bounded(Percentiles(number, float(low) / 1e6, float(high) / 1e6, by_share), limit_ms, percentile)
+    over = _counted_by_loadgen(log, constraint, limit_ms)
+    if over is None or not found.at_least <= over <= found.at_most:
+        return found
+    return dataclasses.replace(found, at_least=over, at_most=over)
+
+
+def _counted_by_loadgen(log: LoadgenLog, constraint: str, limit_ms: float) -> int | None:
+    """LoadGen counts the queries over its own end-to-end limit; None where that is not this one."""
+    over = log.values.get("result_overlatency_query_count")
+    own = constraint == "end_to_end" and log.values.get("effective_target_latency_ns") == round(limit_ms * 1e6)
+    return int(over) if own and over is not None else None

@@ -1,7 +1,7 @@
 """One streamed chat completion as bytes come in: HTTP/1.1 framing, then server-sent events.
 
 Nothing is kept but what a verdict needs: when the first token came, an error, the usage, the end. Once the first
-token is there, a read of whole chunks costs four substring searches and one dictionary look-up per chunk (`skim`);
+token is there, a read of whole chunks costs six substring searches and one dictionary look-up per chunk (`skim`);
 no line is cut and no object is made per token. Whatever is not as usual goes through `feed`, which takes any split.
 """
 
@@ -19,6 +19,10 @@ _SAMPLE_BYTES = 300
 
 TOKEN_ID_BYTES = 4
 """Of each token id, where ids are kept."""
+
+_GIVEN_UP = frozenset({"abort", "error", "cancelled", "timeout"})
+"""Finish reasons of requests that an engine ended before their time (vLLM and SGLang the first two, TensorRT-LLM the
+others); usage and `[DONE]` follow all the same."""
 
 _HTTP_OK = 200
 _NEWLINE = 10
@@ -131,6 +135,8 @@ class Response:
         """
         find = data.find  # `in` on bytes first tries, and fails, to read what is sought as a number
         if find(b"[DONE]") >= 0 or find(b"completion_tokens") >= 0 or find(b'"error"') >= 0 or find(b"event:") >= 0:
+            return False
+        if find(b'finish_reason":"') >= 0 or find(b'finish_reason": "') >= 0:
             return False
         at, end = 0, len(data)
         while at < end:
@@ -266,7 +272,8 @@ class Response:
             self._streamed = True
             if self.first_ns and not self._keeps and not self._error_event:
                 find = line.find
-                if find(b"completion_tokens") < 0 and find(b'"error"') < 0 and find(b"[DONE]") < 0:
+                plain = find(b"completion_tokens") < 0 and find(b'"error"') < 0 and find(b"[DONE]") < 0
+                if plain and find(b'finish_reason":"') < 0 and find(b'finish_reason": "') < 0:
                     return
             self._data(line[5:].strip(), now_ns)
         elif line.startswith(b"event:"):
@@ -305,7 +312,11 @@ class Response:
             )
             if carries and not self.first_ns:
                 self.first_ns = now_ns
-            if choice.get("finish_reason") and not self._finish_ns:
+            finish = choice.get("finish_reason")
+            if finish in _GIVEN_UP:
+                self._fail(f"the engine gave the request up: {_quote(payload)}")
+                return
+            if finish and not self._finish_ns:
                 self._finish_ns = now_ns
 
     def _take_ids(self, chunk: dict[str, Any], choice: dict[str, Any]) -> list[int]:

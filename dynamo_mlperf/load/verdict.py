@@ -15,13 +15,17 @@ from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit, early_sto
 from dynamo_mlperf.benchmark.rules import PERCENTILE, benchmark
 from dynamo_mlperf.errors import MeasureError
 from dynamo_mlperf.load import checks
+from dynamo_mlperf.load.lateness import LOADGEN_HELD_UP, as_account, issued_in_time, logged_percentile_ms, told_in_time
+from dynamo_mlperf.load.loadgen_schedule import by_schedule, lateness_ms
 from dynamo_mlperf.load.logs import LoadgenLog, read_logs
+from dynamo_mlperf.load.over_limit import LOGGED_SHARES
 from dynamo_mlperf.load.queries import Queries, read_client, read_queries
 from dynamo_mlperf.record import ConstraintLatency, Reason, ResultClass, TransferEvidence, Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dynamo_mlperf.load.queries import Times
     from dynamo_mlperf.load.settings import LoadSettings
 
 _THROUGHPUTS = ("result_completed_samples_per_sec", "result_samples_per_second")
@@ -56,14 +60,15 @@ def judge(
         client = read_client(load_dir / "client.json")
     except MeasureError as error:
         return failed(settings, result_class, run_dir, error, transfer)
-    latencies = _latencies(queries, log, settings)
+    late_ms = lateness_ms(queries, log, settings)
+    latencies = _latencies(by_schedule(queries, late_ms), log, settings)
     reasons = [
         *checks.failures(queries),
         *checks.settings_in_force(log, settings, compliance=compliance),
         *checks.audit_config(log, compliance=compliance),
         *checks.duration(queries, settings),
         *checks.counts(queries, log, client, settings),
-        *(_in_time(log, queries, client, settings) if timed else ()),
+        *(_in_time(log, queries, client, settings, late_ms) if timed else ()),
         *checks.transfers(transfer, len(queries), result_class),
         *(() if compliance else checks.claimed_class(settings, result_class)),
         *_tokens(queries, settings, result_class),
@@ -84,6 +89,7 @@ def judge(
         reasons=tuple(dict.fromkeys(reasons)),
         notes=(
             *_notes(log, latencies, transfer, client),
+            *(_unscheduled(late_ms, settings) if timed else ()),
             *_stricter(latencies, len(queries), settings),
             *_length(queries, settings, result_class),
         ),
@@ -97,16 +103,26 @@ def judge(
         duration_s=queries.duration_s,
         latency_p99_ms=latencies if measured else {},
         transfer=transfer,
-        client={**client, "failed": client["failed"][: checks.NAMED]},
+        client={**client, "failed": client["failed"][: checks.NAMED], "issued_late_ms": as_account(late_ms)},
     )
 
 
-def _in_time(log: LoadgenLog, queries: Queries, client: dict[str, Any], settings: LoadSettings) -> list[Reason]:
+def _in_time(
+    log: LoadgenLog, queries: Queries, client: dict[str, Any], settings: LoadSettings, late_ms: Times | None
+) -> list[Reason]:
     """Neither the client nor LoadGen's own process was late: where times are judged, they are those of the system."""
     return [
         *checks.client_health(client, settings),
-        *checks.issued_in_time(log, _own_percentiles(queries), settings),
+        *issued_in_time(late_ms, settings, LOADGEN_HELD_UP),
+        *told_in_time(log, _own_percentiles(by_schedule(queries, late_ms)), settings),
     ]
+
+
+def _unscheduled(late_ms: Times | None, settings: LoadSettings) -> list[str]:
+    """Said where nobody can tell when a query was to be issued; Offline issues all at once."""
+    if late_ms is not None or settings.loadgen_scenario == "Offline":
+        return []
+    return ["LoadGen's log shows another schedule than its seed gives: latencies count from the issue of each query"]
 
 
 def _tokens(queries: Queries, settings: LoadSettings, result_class: ResultClass) -> list[Reason]:
@@ -173,22 +189,22 @@ def failed(
 
 
 def _own_percentiles(queries: Queries) -> dict[float, float]:
-    """End-to-end percentiles from our client's clock, which starts when LoadGen issues; empty without answers."""
+    """End-to-end percentiles by our client's clock; empty without answers."""
     values = queries.latencies_ms("end_to_end").tolist()
-    return {share: plain_percentile(values, share) for share in checks.LOGGED_PERCENTILES} if values else {}
+    return {share: plain_percentile(values, share) for share in LOGGED_SHARES} if values else {}
 
 
 def _scheduled(log: LoadgenLog, name: str, share: float, own: float) -> float:
-    """A percentile by LoadGen's clock, which starts at the scheduled time, where it logs that one; else ours.
-
-    The rules count from the schedule: time that a query waited to be issued is the system's in their eyes.
-    """
-    theirs = checks.logged_percentile_ms(log, share) if name == "end_to_end" else None
+    """A percentile by LoadGen's clock, which starts at the scheduled time, where it logs that one; else ours."""
+    theirs = logged_percentile_ms(log, share) if name == "end_to_end" else None
     return own if theirs is None else max(own, theirs)
 
 
 def _latencies(queries: Queries, log: LoadgenLog, settings: LoadSettings) -> dict[str, ConstraintLatency]:
-    """Latencies by constraint; a failed request is over every limit and in no percentile."""
+    """Latencies by constraint; a failed request is over every limit and in no percentile.
+
+    The rules count from the schedule: time that a query waited to be issued is the system's in their eyes.
+    """
     number = len(queries)
     lost = number - int(np.count_nonzero(queries.succeeded))
     found: dict[str, ConstraintLatency] = {}

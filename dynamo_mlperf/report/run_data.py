@@ -113,7 +113,7 @@ def read_run(run_dir: Path) -> RunData:
         canary=as_mapping(evidence.get("canary")),
         transfer=as_mapping((verdict or {}).get("disaggregation")) or as_mapping(evidence.get("transfer")) or None,
         counters={name: as_mapping(value) for name, value in as_mapping(evidence.get("workers")).items()},
-        client=client or as_mapping((verdict or {}).get("client")),
+        client={**as_mapping((verdict or {}).get("client")), **(client or {})},
         queries=_queries(load, reader),
         missing=tuple(reader.missing),
         damaged=tuple(reader.damaged),

@@ -73,6 +73,8 @@ class Script:
     """Close each connection after so many answers, without a word; 0 = keep it."""
     stall_ms: float = 0.0
     """A pause after the third token."""
+    listed: dict[str, int] = field(default_factory=dict)
+    """What the model list says of the model beside its name."""
 
 
 @dataclass
@@ -349,7 +351,8 @@ class _Server:
         if request.startswith(b"GET "):
             told: dict[bytes, object] = {b"/stats": asdict(self.stats), b"/truth": self.truth.to_json()}
             path = bytes(request[4 : request.find(b" ", 4)])
-            models = {"object": "list", "data": [{"id": self.model, "owned_by": "dynamo-mlperf-oracle"}]}
+            entry = {"id": self.model, "owned_by": "dynamo-mlperf-oracle"}
+            models = {"object": "list", "data": [{**entry, **self.script.listed}]}
             self._send(connection, _plain(b"200 OK", told.get(path, models)))
             if _CLOSES.search(request) is not None:
                 self._lose(connection)

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from tests.fakes.made_data import write_made_data
 from tests.fakes.oracle import Oracle, Script
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LLAMA = "llama2-70b-99.9"
+FILE = {
+    "schema": 1,
+    "name": "served-elsewhere",
+    "nodes": {"count": 1, "gpus": 1},
+    "model": {"name": "m", "weights": {"path": "."}},
+    "engine": "vllm",
+    "roles": {"aggregated": {"workers": 1}},
+    "measure": {"benchmark": LLAMA, "scenario": "Server", "target_qps": 20},
+}
 LOWERED = ("--reduced", "min_duration_s=20", "--reduced", "samples=49")
 
 
@@ -67,6 +77,23 @@ def test_an_interrupt_while_it_measures_leaves_no_result_and_no_process(tmp_path
                 os.killpg(running.pid, 0)
     verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
     assert (verdict["verdict"], verdict["reasons"][0]["check"]) == ("FAILED", "interrupted")
+
+
+@pytest.mark.loadgen
+def test_a_scorer_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    """No scorer is up within a tenth of a second."""
+    write_made_data(LLAMA, tmp_path / "data", share=0.002)
+    file = yaml.safe_dump({**FILE, "timeouts": {"scoring_s": 0.1}})
+    (tmp_path / "file.yaml").write_text(file)
+    with TruthOracle(Knowledge(tmp_path / "data", LLAMA)) as oracle:
+        asked = _argv(oracle.url, *LOWERED, "--mode", "accuracy", "--topology", "file.yaml", "--json")
+        done = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    result = json.loads(done.stdout)
+    assert result["notes"][-1] == "not scored: the answers were not scored within 0.1 s (timeouts.scoring_s)"
+    assert (done.returncode, result["class"], result["scores"]) == (0, "reduced", {}), "official, it would be FAILED"
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    ends = {event["process"]: event["status"] for event in events if event["event"] == "process_exited"}
+    assert ends["score-accuracy"] == -signal.SIGKILL
 
 
 @pytest.mark.loadgen

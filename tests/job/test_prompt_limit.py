@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from dynamo_mlperf.benchmark.prompt_length import PromptMeter
 from dynamo_mlperf.benchmark.prompts import PROMPTS_FILE, load_prompts
 from dynamo_mlperf.job.prompt_limit import check_prompts
 from dynamo_mlperf.topology.spec import load_topology
+from tests.fakes.oracle import Oracle, Script
 from tests.job.chain import Place
 
 pytest.importorskip("tokenizers")
@@ -83,6 +85,35 @@ def test_the_lowest_limit_counts_and_room_for_an_answer_is_needed(place: Place) 
     assert check_prompts(unbounded, place.root, samples) is None, "32768 of the model's own"
     mocked = load_topology(_topology(place, dataset, (None, None), engine="mocker"))
     assert check_prompts(mocked, place.root, samples) is None
+
+
+def _measure(place: Place, oracle: Oracle, dataset: str, *more: str) -> subprocess.CompletedProcess[str]:
+    words = ["--model", "m", "--benchmark", "gpt-oss-120b", "--scenario", "Offline", "--dataset", dataset]
+    words += ["--target-qps", "20", "--rehearsal", "--reduced", f"samples={SAMPLES}", "--reduced", "min_duration_s=0.1"]
+    return place.command("measure", f"http://127.0.0.1:{oracle.port}", *words, *more)
+
+
+@pytest.mark.parametrize(
+    ("key", "room", "status"), [("max_model_len", 0, 2), ("context_window", 0, 2), ("max_model_len", 1, 0)]
+)
+def test_the_limit_that_an_endpoint_lists_counts_too(place: Place, key: str, room: int, status: int) -> None:
+    dataset, length = _data_set(place)
+    tokenizer = ("--tokenizer", "assets/tiny-qwen3-vl-moe")
+    with Oracle(Script(ttft_ms=400, listed={key: length + room})) as oracle:
+        done = _measure(place, oracle, dataset, *tokenizer, "--run-dir", f"measured-{room}")
+    assert done.returncode == status, done.stderr
+    shown = " ".join(done.stderr.split())
+    said = f"{length} tokens, and with an answer {length} are the limit (by the model list of http://127.0.0.1:{oracle.port})"
+    assert (said in shown, f"sample {LONG} (" in shown) == (not room, not room)
+    assert (oracle.stats().requests > SAMPLES, (place.root / f"measured-{room}").exists()) == (bool(room), bool(room))
+
+
+def test_without_the_models_files_the_lengths_are_said_to_be_unknown(place: Place) -> None:
+    dataset, length = _data_set(place)
+    with Oracle(Script(ttft_ms=400, listed={"max_model_len": length + 1})) as oracle:
+        done = _measure(place, oracle, dataset, "--run-dir", "measured")
+    assert done.returncode == 0, done.stderr
+    assert "not checked: the length of " in " ".join(done.stderr.split())
 
 
 def test_what_cannot_be_seen_from_here_is_said(place: Place) -> None:

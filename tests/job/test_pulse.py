@@ -30,6 +30,15 @@ def test_silence_from_the_start_counts_too() -> None:
         pulse.feel(None, LOG)
 
 
+def test_a_clock_that_goes_on_after_the_last_end_is_no_sign_of_life() -> None:
+    pulse = Pulse(0.05)
+    ended = {"completed": 3, "generated_queries": 3}
+    pulse.feel({"t_s": 1.0, **ended}, LOG)
+    time.sleep(0.1)
+    with pytest.raises(MeasureError, match="no progress"):
+        pulse.feel({"t_s": 2.0, **ended}, LOG)
+
+
 def test_any_change_is_a_sign_of_life() -> None:
     pulse = Pulse(0.05)
     for second in range(4):

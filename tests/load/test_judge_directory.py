@@ -40,9 +40,9 @@ def texts(verdict: Verdict) -> str:
 # -- ours --
 
 
-def _run(root: Path, settings: LoadSettings, script: Script, texts_of_samples: list[str]) -> None:
+def run_to_judge(root: Path, settings: LoadSettings, script: Script, samples: list[str], max_tokens: int = 50) -> None:
     """A run directory as a job leaves it, less what the judge does not read."""
-    bodies = (chat_body("m", [{"role": "user", "content": text}], 50) for text in texts_of_samples)
+    bodies = (chat_body("m", [{"role": "user", "content": text}], max_tokens) for text in samples)
     write_requests(root / "requests.bin", bodies)
     with Oracle(script) as oracle:
         spec = MeasureSpec(settings, root / "requests.bin", (("127.0.0.1", oracle.port),), root / "loadgen")
@@ -58,7 +58,7 @@ def test_our_run_gets_the_verdict_it_gave_and_one_sample_decides(tmp_path: Path,
     lowered = Reduction(min_duration_s=0.5, samples=64, percentile=90, latency_limit_ms=900)
     settings = build_settings(benchmark("qwen3-vl-235b-a22b"), "Interactive", 100, 64, lowered)
     samples = [f"sample {n}" + (" fault=slow" if n < slow else "") for n in range(64)]
-    _run(tmp_path, settings, Script(ttft_ms=180, tpot_ms=1, tokens=3), samples)
+    run_to_judge(tmp_path, settings, Script(ttft_ms=180, tpot_ms=1, tokens=3), samples)
     (tmp_path / "evidence.json").write_text(json.dumps({"transfer": dataclasses.asdict(ROUTED)}))
     (tmp_path / "topology.yaml").write_text("engine: mocker\nreduced: {samples: 64}\n")
     theirs = judge(tmp_path / "loadgen", settings, ROUTED, "rehearsal", str(tmp_path))

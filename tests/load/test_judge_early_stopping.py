@@ -69,7 +69,12 @@ def test_our_rule_is_loadgens_to_the_last_sample(tmp_path: Path, constraint: str
     assert log.validity == ("VALID" if passes(number, slow, 0.99) else "INVALID")
     if constraint != "tpot":
         assert count.at_least == slow, "the trace has every latency"
-    assert count.outcome in ("open", "passed" if log.validity == "VALID" else "failed")
+    outcome = "passed" if log.validity == "VALID" else "failed"
+    assert count.outcome in ("open", outcome)
+    if constraint == "end_to_end":
+        without_trace = logged(log, constraint, LIMIT_MS, 0.99)
+        assert without_trace is not None
+        assert (without_trace.at_least, without_trace.at_most, without_trace.outcome) == (slow, slow, outcome)
 
 
 def test_the_two_clients_rules_differ_by_one_sample(tmp_path: Path) -> None:

@@ -22,7 +22,15 @@ from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.record import TransferEvidence
 from tests.fakes.odd_files import ODD
 from tests.fakes.oracle import Script
-from tests.load.test_judge_directory import INTERACTIVE, _as_if_full, _endpoints, _run, _series, _short_copy, texts
+from tests.load.test_judge_directory import (
+    INTERACTIVE,
+    _as_if_full,
+    _endpoints,
+    _series,
+    _short_copy,
+    run_to_judge,
+    texts,
+)
 
 NAN, INF = float("nan"), float("inf")
 TPOT = "result_time_per_output_token_{}_percentile_ns"
@@ -189,7 +197,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
     lowered = Reduction(min_duration_s=0.5, samples=64, percentile=90, latency_limit_ms=5000)
     settings = build_settings(benchmark("qwen3-vl-235b-a22b"), "Interactive", 100, 64, lowered)
-    _run(root, settings, Script(ttft_ms=20, tpot_ms=1, tokens=3), [f"sample {n}" for n in range(64)])
+    run_to_judge(root, settings, Script(ttft_ms=20, tpot_ms=1, tokens=3), [f"sample {n}" for n in range(64)])
     proven = TransferEvidence(
         disaggregated=True, proof="kv-counters", requests=64, prefill_requests=64, remote_prefills=64,
         prompt_tokens=640, external_tokens=640, kv_bytes=1, transfers=64,

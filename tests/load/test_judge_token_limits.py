@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dynamo_mlperf.benchmark.rules import Reduction, benchmark
-from dynamo_mlperf.load.bodies import chat_body
-from dynamo_mlperf.load.requests import write_requests
 from dynamo_mlperf.load.settings import build_settings
-from dynamo_mlperf.load.spec import MeasureSpec
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.record import Verdict
-from tests.fakes.oracle import Oracle, Script
+from tests.fakes.oracle import Script
+from tests.load.test_judge_directory import run_to_judge
 
 pytestmark = pytest.mark.loadgen
 
@@ -25,14 +20,7 @@ def _measured(root: Path, script: Script) -> Verdict:
     """Llama 2 Server: 44 queries, none of which may be over a limit at p90."""
     lowered = Reduction(min_duration_s=0.5, samples=44, percentile=90)
     settings = build_settings(benchmark("llama2-70b-99.9"), "Server", 30, 44, lowered)
-    chat = ([{"role": "user", "content": f"sample {number}"}] for number in range(44))
-    write_requests(root / "requests.bin", (chat_body("m", messages, 1024) for messages in chat))
-    with Oracle(script) as oracle:
-        spec = MeasureSpec(settings, root / "requests.bin", (("127.0.0.1", oracle.port),), root / "loadgen")
-        (root / "measure.json").write_text(json.dumps(spec.to_json()))
-        argv = [sys.executable, "-m", "dynamo_mlperf.load.loadgen_process", str(root / "measure.json")]
-        done = subprocess.run(argv, cwd=root, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    run_to_judge(root, settings, script, [f"sample {number}" for number in range(44)], max_tokens=1024)
     return judge(root / "loadgen", settings, None, "reduced", str(root))
 
 

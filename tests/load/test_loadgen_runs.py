@@ -136,6 +136,7 @@ def test_valid_run_measures_what_the_oracle_did(bench: Bench, scenario: str) -> 
         read_logs(bench.out).values["result_max_latency_ns"] / 1e6,
     )
     assert ours_ms <= theirs_ms + 1
+    assert set(verdict.client["issued_late_ms"]) == {"p50", "p99", "max"}, "the schedule is LoadGen's to the nanosecond"
 
 
 def test_valid_offline_run(bench: Bench) -> None:
@@ -277,6 +278,7 @@ def test_300_held_requests_are_in_flight_at_once(bench: Bench) -> None:
     assert client["max_in_flight"] == 300
     assert max(client["in_flight_over_time"]["values"]) == 300
     assert client["limits"]["planned_in_flight"] >= 300
+    assert 0 < client["issue_delay_ms"]["p50"] <= client["issue_delay_ms"]["p99"] <= client["issue_delay_ms"]["max"]
     processes = {entry["name"]: entry for entry in client["processes"]}
     assert set(processes) == {"loadgen", "client worker 0", "client worker 1"}
     worker = processes["client worker 1"]
@@ -372,6 +374,23 @@ def issued(bench: Bench) -> int:
     return int(json.loads((bench.out / "progress.json").read_text())["issued"])
 
 
+def test_a_loadgen_process_that_was_held_up_issued_late_and_the_run_is_invalid(bench: Bench) -> None:
+    """TTFT and TPOT tell nothing of it where they begin with the issue; the schedule does."""
+    load = Load("Interactive", "llama2-70b-99.9", qps=60, seconds=8, samples=480)
+    with Oracle(Script(ttft_ms=20, tpot_ms=1, tokens=3)) as oracle, bench.start(load, oracle.port) as process:
+        while oracle.stats().requests < 5 and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGCONT)
+        out, err = process.communicate(timeout=180)
+    assert (process.returncode, out, err) == (0, "", "")
+    verdict = judge(bench.out, load.settings, None, "reduced", "x")
+    assert "client-limited: wanted samples issued within 5 ms of their schedule (p99), got" in texts(verdict)
+    assert verdict.client["issued_late_ms"]["max"] > 200
+    assert verdict.latency_p99_ms["ttft"].plain > 200
+
+
 @pytest.mark.parametrize("unread", [False, True], ids=["idle", "with queries that it has not read"])
 def test_death_of_a_client_process_ends_the_run_and_is_named(bench: Bench, *, unread: bool) -> None:
     with Oracle(Script(ttft_ms=60_000)) as oracle, bench.start(Load(seconds=60, workers=2), oracle.port) as process:
@@ -420,3 +439,8 @@ def test_an_out_dir_with_logs_is_refused(bench: Bench, name: str) -> None:
 
 def test_requests_of_another_data_set_are_refused(bench: Bench) -> None:
     assert "holds 64 requests, the settings say 65" in refuse(bench, dataset_samples=65)
+
+
+def test_what_loadgen_itself_does_not_take_ends_the_run(bench: Bench) -> None:
+    bench.out = bench.root / "no-utf-8-\udcff"
+    assert "LoadGen did not run: TypeError(" in refuse(bench)

@@ -157,6 +157,23 @@ def test_failures_have_a_cause(raw: bytes, cause: str) -> None:
     assert byte_by_byte.done
 
 
+@pytest.mark.parametrize("why", ["abort", "error", "cancelled", "timeout"])
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")], ids=["compact", "spaced"])
+@pytest.mark.parametrize("skims", [True, False])
+def test_an_answer_that_the_engine_gave_up_has_failed(why: str, separators: tuple[str, str], *, skims: bool) -> None:
+    finish = {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": why}]}
+    last = b"data: " + json.dumps(finish, separators=separators).encode() + b"\n\n"
+    pieces = [sse(ROLE), sse(TEXT), sse(TEXT), last, sse(USAGE), DONE]
+    reads = [HEAD, *(chunked(piece)[:-5] for piece in pieces), b"0\r\n\r\n"] if skims else [HEAD + chunked(*pieces)]
+    response = Response()
+    for at, data in enumerate(reads, start=1):
+        if not (response.skims and response.skim(data)):
+            response.feed(data, at)
+    assert (response.done, response.ended) == (True, True)
+    assert response.error.startswith("the engine gave the request up: ")
+    assert f'"{why}"' in response.error
+
+
 def test_head_without_end_is_cut_off() -> None:
     assert "64 KiB" in read(b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000).error
 

@@ -14,6 +14,7 @@ import pytest
 from dynamo_mlperf.benchmark.rules import Reduction, benchmark
 from dynamo_mlperf.load.account import QUERIES_HEADER
 from dynamo_mlperf.load.checks import duration, tokens_out_of_range, tokens_per_sample
+from dynamo_mlperf.load.loadgen_schedule import gaps_ns, scheduled_ns
 from dynamo_mlperf.load.logs import DETAIL
 from dynamo_mlperf.load.queries import Queries
 from dynamo_mlperf.load.settings import LoadSettings, Mode, build_settings
@@ -27,6 +28,9 @@ SETTINGS = build_settings(
     benchmark("qwen3-vl-235b-a22b"), "Interactive", 25, 16, Reduction(min_duration_s=3, samples=16, percentile=90)
 )
 QUERIES = 80
+ISSUED_MS = [round(at_ns / 1e6, 3) for at_ns in scheduled_ns(gaps_ns(SETTINGS.seeds.schedule, 25, QUERIES)).tolist()]
+"""As the run's log says that they were scheduled."""
+
 PROVEN = TransferEvidence(
     disaggregated=True,
     proof="kv-counters",
@@ -55,8 +59,8 @@ CLIENT: dict[str, Any] = {
 
 
 def row(order: int, **changes: object) -> dict[str, object]:
-    """One query: 40 ms apart, 5 ms to the first token, 8 tokens in 12 ms."""
-    issued = order * 40.0
+    """One query: issued in time, 5 ms to the first token, 8 tokens in 12 ms."""
+    issued = ISSUED_MS[order]
     values: dict[str, object] = {
         "sample": order % 16,
         "issued_ms": issued,
@@ -95,7 +99,7 @@ class Run:
 
     def late(self, *orders: int, by_ms: float = 1500.5) -> None:
         for order in orders:
-            self.change(order, completed_ms=order * 40.0 + by_ms)
+            self.change(order, completed_ms=ISSUED_MS[order] + by_ms)
 
     def judge(self) -> Verdict:
         (self.directory / DETAIL).write_text(self.log)
@@ -117,9 +121,10 @@ def texts(verdict: Verdict) -> str:
 def test_everything_agrees(run: Run) -> None:
     verdict = run.judge()
     assert (verdict.verdict, verdict.reasons, verdict.failed_requests, verdict.requests) == ("VALID", (), 0, QUERIES)
-    assert verdict.duration_s == pytest.approx(3.172)
+    assert verdict.duration_s == pytest.approx((ISSUED_MS[-1] + 12) / 1000)
     assert verdict.completed_qps == 23.0472, "LoadGen's own figure, which a submission reports"
-    assert verdict.tokens_per_second == pytest.approx(640 / 3.172)
+    assert verdict.tokens_per_second == pytest.approx(640 / (verdict.duration_s or 0))
+    assert verdict.client["issued_late_ms"] == {"p50": 0, "p99": 0, "max": 0}
     latency = verdict.latency_p99_ms["end_to_end"]
     assert (latency.limit, latency.percentile, latency.over_limit, latency.over_limit_allowed) == (1500, 0.9, 0, 1)
     assert latency.plain == pytest.approx(18.267766), (
@@ -147,14 +152,53 @@ def test_one_over_the_limit_is_allowed_and_two_are_not(run: Run) -> None:
     assert texts(verdict).startswith("end_to_end within 1500 ms: wanted at most 1 of 80 over, got 2 over")
 
 
+def issued_late(run: Run, *orders: int) -> None:
+    """Issued 20 ms late, and ended 1480.5 ms later."""
+    for order in orders:
+        issued = ISSUED_MS[order] + 20
+        run.change(order, issued_ms=issued, first_token_ms=issued + 5, completed_ms=issued + 1480.5)
+
+
 def test_queries_issued_late_are_the_clients_fault_and_count_from_their_schedule(run: Run) -> None:
+    issued_late(run, 3, 4)
+    verdict = run.judge()
+    assert [reason.check for reason in verdict.reasons] == ["client-limited", "end_to_end within 1500 ms"]
+    assert texts(verdict).startswith(
+        "client-limited: wanted samples issued within 15 ms of their schedule (p99), got 20.0 ms. LoadGen's process was "
+    )
+    assert verdict.latency_p99_ms["end_to_end"].over_limit == 2
+    assert verdict.client["issued_late_ms"] == {"p50": 0, "p99": 20, "max": 20}
+
+
+@pytest.mark.parametrize(("late_ms", "check"), [(4.9, []), (5.1, ["client-limited"])])
+def test_late_issue_counts_where_first_tokens_do(run: Run, late_ms: float, check: list[str]) -> None:
+    token_run(run)
+    for order in range(2, QUERIES):
+        issued = ISSUED_MS[order] + late_ms
+        run.change(order, issued_ms=issued, first_token_ms=issued + 5, completed_ms=issued + 12)
+    verdict = run.judge()
+    assert [reason.check for reason in verdict.reasons] == check
+    assert verdict.latency_p99_ms["ttft"].plain == pytest.approx(5 + late_ms)
+
+
+def test_where_the_schedule_is_not_known_latencies_count_from_the_issue(run: Run) -> None:
+    run.set_log("generated_query_duration", "3450695032")
+    issued_late(run, 3, 4)
+    verdict = run.judge()
+    assert (verdict.verdict, verdict.client["issued_late_ms"]) == ("VALID", {})
+    assert "LoadGen's log shows another schedule than its seed gives: latencies count from the issue of each query" in (
+        verdict.notes
+    )
+
+
+def test_ends_that_loadgen_was_told_late_are_the_clients_fault(run: Run) -> None:
     run.set_log("result_90.00_percentile_latency_ns", "1400000000")
     verdict = run.judge()
     assert verdict.verdict == "INVALID"
     assert verdict.latency_p99_ms["end_to_end"].at_percentile == pytest.approx(1400)
     assert texts(verdict).startswith(
-        "client-limited: wanted queries issued within 15 ms of their schedule, "
-        "got p90 is 1400.0 ms from the schedule, 12.0 ms from the issue."
+        "client-limited: wanted latencies of LoadGen within 15 ms of the client's, "
+        "got p90 1400.0 ms by LoadGen, 12.0 ms by the client."
     )
 
 
@@ -166,7 +210,8 @@ def test_queries_over_the_limit_by_loadgens_clock_count(run: Run) -> None:
 
 
 def test_exactly_the_limit_is_within_it(run: Run) -> None:
-    run.late(3, 4, by_ms=1500)
+    exact = [order for order, issued in enumerate(ISSUED_MS) if (issued + 1500) - issued == 1500]
+    run.late(*exact[:2], by_ms=1500)
     assert run.judge().verdict == "VALID"
 
 
@@ -392,7 +437,7 @@ def test_ttft_and_tpot_are_judged_where_they_count(run: Run) -> None:
 def test_late_first_tokens_are_judged(run: Run) -> None:
     token_run(run)
     for order in (3, 4):
-        run.change(order, first_token_ms=order * 40 + 450.5, completed_ms=order * 40 + 460)
+        run.change(order, first_token_ms=ISSUED_MS[order] + 450.5, completed_ms=ISSUED_MS[order] + 460)
     assert texts(run.judge()).startswith("ttft within 450 ms: wanted at most 1 of 80 over, got 2 over")
 
 

@@ -123,7 +123,7 @@ def _leave_measurement(paths: RunPaths, kind: Kind, count: int) -> None:
     kept = np.delete(latency, failed) if failed else latency
     allowed, percentile = (658, 0.97) if kind == "invalid" else (_ALLOWED.get(count, 204), 0.99)
     constraint = constraint_of(kept, allowed, percentile)
-    moved = _transfer(count - len(failed))
+    moved = kv_evidence(count - len(failed), prompt_tokens=3700, kv_bytes=3700 * 96256)
     client = _client(count, failed)
     write_json(paths.load / "client.json", client)
     (paths.load / "mlperf_log_summary.txt").write_text("Result is : VALID\n")
@@ -180,17 +180,23 @@ def _invalid_reasons(constraint: ConstraintLatency) -> tuple[Reason, ...]:
     )
 
 
-def _transfer(requests: int) -> TransferEvidence:
+def kv_evidence(requests: int, *, prompt_tokens: int, kv_bytes: int) -> TransferEvidence:
+    """What engines count when the prompt of each request comes by one KV transfer.
+
+    Args:
+        requests: How many.
+        prompt_tokens: Of each.
+        kv_bytes: Of each.
+    """
     return TransferEvidence(
         disaggregated=True,
         proof="kv-counters",
         requests=requests,
         prefill_requests=requests,
         remote_prefills=requests,
-        prompt_tokens=requests * 3700,
-        external_tokens=requests * 3700,
-        local_tokens=0,
-        kv_bytes=requests * 3700 * 96256,
+        prompt_tokens=requests * prompt_tokens,
+        external_tokens=requests * prompt_tokens,
+        kv_bytes=requests * kv_bytes,
         transfers=requests,
     )
 

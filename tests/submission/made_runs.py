@@ -25,6 +25,7 @@ from dynamo_mlperf.files import RunPaths, write_json
 from dynamo_mlperf.load.audit import AUDIT_CONFIG, compliance_test
 from dynamo_mlperf.load.endpoints_config import sample_count
 from dynamo_mlperf.load.endpoints_run import EndpointsRecord, judge_run
+from dynamo_mlperf.load.loadgen_schedule import gaps_ns, scheduled_ns
 from dynamo_mlperf.load.logs import DETAIL, SUMMARY
 from dynamo_mlperf.load.settings import LoadSettings, build_settings
 from dynamo_mlperf.load.spec import MeasureSpec
@@ -32,6 +33,7 @@ from dynamo_mlperf.load.user_conf import expected_effective, expected_queries, u
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.load.verification import verify_length, verify_tokens
 from dynamo_mlperf.record import TransferEvidence, write_verdict
+from tests.report.run_builder import kv_evidence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -251,14 +253,15 @@ def set_values(directory: Path, **values: Any) -> None:
 
 
 def _issued(settings: LoadSettings, number: int, *, client: str) -> Any:
-    """When each query is issued, in milliseconds: LoadGen's evenly, endpoints' by the schedule of its seed."""
+    """When each query is issued, in milliseconds: by the schedule of the client's seed; others than timed ones evenly."""
     if settings.scenario == "Offline":
         return np.zeros(number)
     if client == "endpoints":
         draw = random.Random(settings.seeds.schedule)
         return np.cumsum([draw.expovariate(settings.target_qps) * 1000 for _ in range(number)])
-    timed = settings.mode == "performance" and settings.min_duration_ms
-    return np.linspace(0, 601_000.0 if timed else 1000.0, number)
+    if settings.mode == "performance" and settings.min_duration_ms:
+        return scheduled_ns(gaps_ns(settings.seeds.schedule, settings.target_qps, number)) / 1e6
+    return np.linspace(0, 1000.0, number)
 
 
 def _queries(
@@ -291,6 +294,7 @@ def write_load(directory: Path, settings: LoadSettings, tokens: int, *, test: st
         **(audit.expected_effective() if audit else {}),
         "generated_query_count": 1 if offline else number,
         "generated_samples_per_query": number if offline else 1,
+        "generated_query_duration": int(gaps_ns(settings.seeds.schedule, settings.target_qps, number).sum()),
     }
     if settings.mode == "performance":
         values |= _results(settings, number, tokens, seconds)
@@ -345,17 +349,7 @@ def write_spec(path: Path, settings: LoadSettings, out: Path, *, audit: bool = F
 def transfer(requests: int, engine: str) -> TransferEvidence:
     if engine == "mocker":
         return TransferEvidence(disaggregated=True, proof="routing only", requests=requests, prefill_requests=requests)
-    return TransferEvidence(
-        disaggregated=True,
-        proof="kv-counters",
-        requests=requests,
-        prefill_requests=requests,
-        remote_prefills=requests,
-        prompt_tokens=requests * 100,
-        external_tokens=requests * 100,
-        kv_bytes=requests * 1000,
-        transfers=requests,
-    )
+    return kv_evidence(requests, prompt_tokens=100, kv_bytes=1000)
 
 
 def write_evidence(place: Path, want: Made, requests: int) -> TransferEvidence | None:

@@ -65,7 +65,7 @@ def _short(run: Path) -> None:
     header, *rows = path.read_text().splitlines()
     rows = [row.split(",") for row in rows]  # type: ignore[misc]
     for row in rows:
-        row[2:5] = [f"{float(value) * 0.9:.3f}" for value in row[2:5]]  # type: ignore[index]
+        row[2:5] = [f"{float(value) * 0.8:.3f}" for value in row[2:5]]  # type: ignore[index]
     path.write_text("\n".join([header, *(",".join(row) for row in rows)]) + "\n")
 
 
