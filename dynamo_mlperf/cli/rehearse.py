@@ -218,6 +218,7 @@ def _point(compared: Compared) -> dict[str, Any]:
         "binding": predicted.binding,
         "bottleneck": predicted.bottleneck,
         "error_percent": None if compared.error is None else round(100 * compared.error, 1),
+        "latency_percent_of_limit": None if compared.latency is None else round(100 * compared.latency, 1),
     }
 
 
@@ -226,7 +227,7 @@ def _show_compared(compared: list[Compared]) -> None:
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("point")
-    for title in ("published", "rehearsed", "error"):
+    for title in ("published", "rehearsed", "error", "latency there"):
         table.add_column(title, justify="right")
     table.add_column("bottleneck")
     for each in compared:
@@ -236,7 +237,8 @@ def _show_compared(compared: list[Compared]) -> None:
         if not error and each.predicted.rate_qps is not None:
             error = "above the floor"
         name = f"{each.point.name}{' (fitted to)' if each.point.fit else ''}"
-        table.add_row(name, published, rate, error, each.predicted.bottleneck or "-")
+        latency = "-" if each.latency is None else f"{100 * each.latency:.0f} % of limit"
+        table.add_row(name, published, rate, error, latency, each.predicted.bottleneck or "-")
     _print(table)
 
 

@@ -47,6 +47,12 @@ def rehearse_live(
     except OSError as problem:
         raise SetupError(f"{directory}: {problem.strerror}", "--run-dir in a place that can be written") from problem
     click.echo(_length(load_topology(derived), stage.base), err=True)
+    if factors.overhead_ms:
+        click.echo(
+            f"the calibration's {factors.overhead_ms:.0f} ms of each request outside the engines are not simulated: "
+            "latencies lack them, but for what the frontend and the client here take",
+            err=True,
+        )
     if options["only_write"]:
         click.echo("the rehearsal's topology is written, its profiles and prompts beside it:", err=True)
         click.echo(json_text({"topology": str(derived)}) if options["as_json"] else str(derived))

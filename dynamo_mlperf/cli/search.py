@@ -166,7 +166,7 @@ def _search_command(probe_command: str, options: dict[str, Any], *, as_json: boo
         records = RecordDirectory(root, {"command": redacted_words(argv), "scenario": scenario, **kept})
         stack.callback(records.close)
         offline = scenario == "Offline"
-        conduct = Conduct(settings, offline, ProbeCommand(argv, stop, stall_s), records, stop.check, _tell)
+        conduct = Conduct(settings, offline, ProbeCommand(argv, stop, stall_s, offline), records, stop.check, _tell)
         step, history = conduct.search()
         answer = answer_json(step, history, settings, offline=offline)
         records.keep_answer(answer)

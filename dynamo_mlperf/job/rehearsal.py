@@ -74,10 +74,13 @@ class Compared:
     Attributes:
         point: The point.
         predicted: What is predicted of its split.
+        latency: Predicted judged latency at the known rate, over its limit; None without limits, or where requests
+            do not end. Where latency hardly rises with the rate, a small error of it is a large one of the rate.
     """
 
     point: Point
     predicted: SplitPrediction
+    latency: float | None
 
     @property
     def error(self) -> float | None:
@@ -205,10 +208,18 @@ def calibrate(points: Points, stage: Stage) -> tuple[Calibration, list[Compared]
         found = Calibration(factors, points.benchmark, names, rms, points.origin)
         scenes = [scene_of(simulator, replace(system, factors=factors)) for _topology, system in systems]
         running = [
-            pool.submit(rehearse_split, Candidate(own_split(topology).name, topology, scene))
-            for (topology, _), scene in zip(systems, scenes, strict=True)
+            pool.submit(_compared, point, topology, scene)
+            for point, (topology, _), scene in zip(points.points, systems, scenes, strict=True)
         ]
-        return found, [Compared(point, each.result()) for point, each in zip(points.points, running, strict=True)]
+        return found, [each.result() for each in running]
+
+
+def _compared(point: Point, topology: Topology, scene: Scene) -> Compared:
+    predicted = rehearse_split(Candidate(own_split(topology).name, topology, scene))
+    if not scene.system.bar.limits_ms:
+        return Compared(point, predicted, None)
+    excess = scene.run(workers_by_role(topology), point.qps).excess
+    return Compared(point, predicted, math.exp(excess) if math.isfinite(excess) else None)
 
 
 @dataclass(frozen=True)

@@ -115,12 +115,12 @@ class Conduct:
         )
 
     def _make(self, probe: Probe, folder: Path, history: History) -> ProbeRecord:
-        judge = Judge(history, self.settings, probe)
+        judge, bounded = Judge(history, self.settings, probe), self._bounded(history) if self.offline else self.settings
         said = Verdict(None)
 
         def look(record: ProbeRecord) -> Verdict:
             nonlocal said
-            said = judge_offline(record, self.settings) if self.offline else judge.look(record)
+            said = judge_offline(record, bounded) if self.offline else judge.look(record)
             return said
 
         record = self.prober.run(probe, folder, _spent(history), look)

@@ -22,7 +22,10 @@ _LOWER = "give a lower --low (search: {low: ...}) if such a rate is of use; else
 
 
 def plainly_over(record: ProbeRecord) -> str | None:
-    """The constraint that most queries break though the system keeps up: a lower rate will hardly help."""
+    """The constraint that most queries break though the system keeps up: a lower rate will hardly help.
+
+    One such probe may have been too short for its overload to show; two, the second at a lower rate, were not.
+    """
     if served_qps(record) is not None or backlog_grows(record):
         return None
     for name in record.constraints:
@@ -66,7 +69,7 @@ def no_answer_below(
     at_lowest = [record for record in history if record.rate <= 1.001 * lowest and record.purpose != _DIAGNOSIS]
     good_one = any(not _bad(record, settings) and record.seconds > 0 for record in history)
     flat = flatly_over(history, settings)
-    over = None if good_one else plainly_over(history[-1])
+    over = None if good_one or len(history) == 1 else plainly_over(history[-2]) and plainly_over(history[-1])
     hopeless = fit.holds_probability(lowest) < _HOPELESS or outlook.even < 0.9 * lowest
     if not hopeless and not flat and not (over and not at_lowest):
         return None

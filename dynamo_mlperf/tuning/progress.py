@@ -67,7 +67,7 @@ class Judge:
         lost = self._cannot_pass(record)
         if lost and t_s >= _SEEN_ENOUGH_SHARE * record.whole_s:  # what it can serve shows only after a while
             return Verdict("cannot pass", lost)
-        if t_s >= self._probe.max_s and self._probe.max_s < self._probe.planned_s:
+        if self._probe.max_s < self._probe.planned_s and _is_last_within(self._probe.max_s, record.samples):
             return Verdict("no more time", f"{self._probe.max_s:.0f} s are what the time budget leaves for it")
         planned_s = record.whole_s
         early = t_s < _FIRST_LOOK_SHARE * planned_s or t_s - self._looked_s < _LOOK_SHARE * planned_s
@@ -112,6 +112,12 @@ class Judge:
         if share < _LATE_SHARE and gap > room and known and not late and not backlog_grows(record):
             return Verdict("too low", f"the {name} limit leaves room for {outlook.confirm:.4g} or more")
         return GO_ON
+
+
+def _is_last_within(max_s: float, lines: tuple[Sample, ...]) -> bool:
+    """Whether another line, as long after this one as this one is after the one before, would come too late."""
+    before_s = lines[-2].t_s if len(lines) > 1 else 0.0
+    return 2.0 * lines[-1].t_s - before_s > max_s
 
 
 def _begun(record: ProbeRecord) -> ProbeRecord:

@@ -147,9 +147,10 @@ def pruned(state: SweepState) -> dict[str, str]:
 
 def _reason(split: RoleSplit, bound: Bound, best: SplitResult) -> str:
     there, here = bound.source.split.of(bound.role), split.of(bound.role)
+    workers = f"{there.workers} {bound.role} worker{'s' if there.workers > 1 else ''}"
     return (
-        f"{bound.role} bounds it: {there.workers} {bound.role} workers held at most {bound.source.ceiling_qps:.4g} QPS "
-        f"at {bound.source.split.name} ({bound.source.why}), so {here.workers} hold at most {bound.qps:.4g}; "
+        f"{bound.role} bounds it: {workers} held at most {bound.source.ceiling_qps:.4g} QPS "
+        f"at {bound.source.split.name} ({bound.source.why}), so {here.workers} can hold {bound.qps:.4g} at most; "
         f"{best.split.name} holds {best.rate_qps:.4g}"
     )
 

@@ -18,6 +18,7 @@ from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.report.predicted import as_svg
 from dynamo_mlperf.topology.plan import make_plan
 from dynamo_mlperf.topology.spec import load_topology
+from dynamo_mlperf.tuning.calibration import read_calibration
 from dynamo_mlperf.tuning.prediction import read_prediction
 from dynamo_mlperf.tuning.profiles import read_profile
 
@@ -121,6 +122,44 @@ def test_a_rehearsal_is_shown_written_and_drawn_as_rehearsed(small: Path, tmp_pa
     assert as_svg(prediction) == svg.read_text()
 
 
+POINTS = """\
+schema: 1
+benchmark: qwen3-vl-235b-a22b
+origin: made up
+points:
+  - {name: known, topology: small.yaml, split: 1P2D, qps: 7, fit: true, latencies: [{target_qps: 7, judged_ms: 2000}]}
+  - {name: floor, topology: small.yaml, split: 1P1D, qps: 0.5, at_least: true}
+  - {name: far, topology: small.yaml, split: 1P1D, qps: 100}
+"""
+
+
+@pytest.mark.dynamo
+def test_factors_are_fitted_to_known_points_and_all_are_shown_beside_what_they_predict(
+    small: Path, tmp_path: Path
+) -> None:
+    points = small.with_name("points.yaml")
+    points.write_text(POINTS)
+    out = tmp_path / "fitted.json"
+    done = call("--calibrate", str(points), "--json", "--out", str(out))
+    assert done.exit_code == 0, done.output
+    value = json.loads(done.stdout)
+    assert (value["fitted_to"], value["class"]) == (["known"], "rehearsal")
+    assert value["rms_percent"] < 2.0, "three factors meet one latency"
+    assert value["factors"] != {"prefill": 1.0, "itl": 1.0, "overhead_ms": 0.0}
+    known, floor, far = value["points"]
+    assert (known["fitted"], floor["fitted"], far["fitted"]) == (True, False, False)
+    assert floor["rehearsed_qps"] > 0.5
+    assert floor["error_percent"] is None, "a floor that is kept is no error"
+    assert far["error_percent"] == pytest.approx(100 * (far["rehearsed_qps"] / 100 - 1), abs=0.1)
+    assert read_calibration(out).factors.as_json() == value["factors"]
+    assert known["latency_percent_of_limit"] == pytest.approx(20.0, rel=0.02), "2,000 of 10,000 ms"
+    assert far["latency_percent_of_limit"] > 100
+    # Used for a rehearsal, they meet what they were fitted to: a latency of 2,000 ms at 7 queries/s.
+    small.write_text(SMALL.replace("latency_limit_ms: 10000", "latency_limit_ms: 2000"))
+    again = call(str(small), "--calibration", str(out), "--json")
+    assert json.loads(again.stdout)["splits"][0]["rehearsed_qps"] == pytest.approx(7.0, rel=0.2)
+
+
 @pytest.mark.dynamo
 def test_a_rehearsal_that_is_stopped_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     started = subprocess.Popen(
@@ -165,6 +204,7 @@ def test_a_live_rehearsal_hides_nothing(small: Path, tmp_path: Path, with_assets
     assert done.stdout == f"{directory / 'topology.yaml'}\n"
     assert str(directory) not in done.stderr
     assert "256 queries will be sent, in about 85 s\n" in done.stderr, "at 3 queries/s, though 20 s were asked for"
+    assert "the calibration's 607 ms of each request outside the engines are not simulated" in done.stderr
     assert (directory / "original.yaml").read_text() == SMALL
     derived = load_topology(directory / "topology.yaml")
     plan = make_plan(derived)

@@ -132,10 +132,28 @@ def test_runs_that_are_invalid_for_another_reason_end_the_search(repository: Pat
     assert json.loads(done.stdout)["kind"] == "invalid"
 
 
-def test_offline(repository: Path) -> None:
-    done = _search(repository, "--capacity 1e9", "--scenario", "Offline", "--start", "50", "--json")
+@pytest.mark.parametrize("serves", ["2000", "80", "12"])
+def test_offline(repository: Path, serves: str) -> None:
+    """A run ends when all is done: a system far faster than expected ends it within seconds, which is no fault."""
+    words = ("--scenario", "Offline", "--start", "50", "--json")
+    done = _search(repository, f"--serves {serves} --pace 0.002", *words)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["answer_qps"] == pytest.approx(50, rel=0.05)
+    answer = json.loads(done.stdout)
+    assert answer["answer_qps"] == pytest.approx(float(serves), rel=0.01)
+    assert answer["result"]["seconds"] >= 600
+    assert [probe["ended"] for probe in answer["probes"][1:]] == ["complete"]
+
+
+def test_offline_within_a_range_and_a_budget(repository: Path) -> None:
+    words = ("--scenario", "Offline", "--start", "50", "--json")
+    low = _search(repository, "--serves 2000 --pace 0.002", *words, "--high", "100")
+    assert low.returncode == 5
+    assert json.loads(low.stdout)["kind"] == "too few queries"
+    assert "give a higher --high" in low.stderr
+    short = _search(repository, "--serves 2000 --pace 0.002", *words, "--time-budget-s", "620")
+    assert short.returncode == 5
+    answer = json.loads(short.stdout)
+    assert (answer["kind"], len(answer["probes"])) == ("budget", 1)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,9 @@ def main() -> None:
         fault = None if Path(options.fault_file).exists() else fault
         Path(options.fault_file).touch()
     _misbehave_at_once(fault)
+    if options.serves is not None:
+        _offline(options)
+        return
     rng = np.random.default_rng([options.seed, round(options.target_qps * 1000)])
     step_s = options.line_s or min(LINE_S, options.duration_s / 20.0)
     issued = over = 0
@@ -111,6 +114,18 @@ def _deaf(options: argparse.Namespace) -> None:
     sys.exit(9)
 
 
+def _offline(options: argparse.Namespace) -> None:
+    """All queries at once, so many ended per second: the run lasts as long as that takes."""
+    count = round(options.target_qps * options.duration_s)
+    lasts_s = count / options.serves
+    for line in range(1, math.ceil(lasts_s / LINE_S)):
+        ended = int(options.serves * line * LINE_S)
+        print(json.dumps({"t_s": line * LINE_S, "issued": count, "completed": ended, "over_limit": {}}), flush=True)
+        time.sleep(options.pace)
+    valid = lasts_s >= options.duration_s
+    print(json.dumps({"done": True, "valid": valid, "n": count, "over_limit": {}, "seconds": lasts_s}), flush=True)
+
+
 def _terminated(log: Path) -> None:
     with log.open("a") as out:
         out.write('{"terminated": true}\n')
@@ -129,6 +144,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.01)
     parser.add_argument("--line-s", type=float)
+    parser.add_argument("--serves", type=float, help="Offline: queries ended per second")
     parser.add_argument("--refuse", action="store_true")
     parser.add_argument("--fault")
     parser.add_argument("--fault-file")

@@ -12,7 +12,8 @@ import pytest
 
 from dynamo_mlperf.cli import main
 from dynamo_mlperf.report.sweep import read_sweep
-from tests.job.chain import Place, Run, client_was_late
+from dynamo_mlperf.tuning.bottleneck import CLEAR
+from tests.job.chain import Place, Run, client_was_late, machine_is_busy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +95,40 @@ def test_a_sweep_keeps_what_it_can_and_resumes_where_it_was_killed(place: Place)
     assert view is not None
     assert [row.split for row in view.rows if row.winner] == [best["split"]]
     assert "Sweep over splits, simulated" in resumed.paths.report.read_text()
+
+
+def test_a_split_that_cannot_win_is_skipped_with_the_figures_that_say_so(place: Place) -> None:
+    """Two decode workers hold 24 QPS and not 33, so one holds 16.5 at most, or 23.6 with the largest margin."""
+    edits = {
+        "nodes": {"count": 1, "gpus": 3},
+        "roles": {
+            "prefill": {"workers": 1},
+            "decode": {"workers": 2, "args": {"max-num-seqs": 9, "speedup-ratio": 1}},
+        },
+        "measure": {"target_qps": None},
+        "sweep": {"splits": ["2P1D", "1P2D"], "rates": [24, 33]},
+        "reduced": {"latency_limit_ms": 3600, "min_duration_s": 6},
+    }
+    with place.run(place.topology(edits), verb="sweep") as run:
+        ended = run.end()
+    told = summary(run)
+    first = told["splits"][0]
+    assert first["split"] == "1P2D", "the file's own split comes first"
+    if (first["rate_qps"], first["bottleneck"]["role"]) != (24, "decode") or first["bottleneck"]["held_share"] < CLEAR:
+        runs = [json.loads(path.read_text()) for path in (run.paths.root / "sweep").glob("1P2D/rate-*/verdict.json")]
+        assert any(client_was_late(one) for one in runs) or machine_is_busy(), (first, ended.stderr)
+        return
+    assert [one["split"] for one in told["splits"]] == ["1P2D"]
+    (skipped,) = told["pruned"]
+    assert skipped["split"] == "2P1D"
+    assert skipped["reason"].startswith("decode bounds it: 2 decode workers held at most 33 QPS at 1P2D (")
+    assert skipped["reason"].endswith("; 1P2D holds 24")
+    assert (ended.status, told["state"], told["winner"], told["not_measured"]) == (0, "finished", "1P2D", [])
+    assert not [name for name in run.commands() if name.startswith(("2P1D-", "prefill-1"))], (
+        "nothing was started for it"
+    )
+    assert "2P1D skipped: decode bounds it" in ended.stderr
+    assert skipped["reason"] in run.paths.report.read_text()
 
 
 def is_result(run: Run, best: dict[str, Any]) -> None:

@@ -81,6 +81,8 @@ class Bench:
 
     rounds: int
     kinds: tuple[str, ...]
+    light_qps: float
+    overload_s: float
     first_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     _made: int = 0
 
@@ -101,7 +103,7 @@ class Bench:
         return Verdict("INVALID", "rehearsal", load.benchmark, load.scenario, str(job.paths.root))
 
     def _light(self, kind: str, prober: JobProber, job: Job) -> None:
-        folder = self._probe(prober, job, LIGHT_QPS, lambda _record: GO_ON)
+        folder = self._probe(prober, job, self.light_qps, lambda _record: GO_ON)
         queries = read_queries(folder / "loadgen" / "queries.csv")
         first_ms = queries.latencies_ms("ttft")
         self.first_ms[kind] += first_ms.tolist()
@@ -114,7 +116,7 @@ class Bench:
 
     def _overload(self, prober: JobProber, job: Job) -> None:
         def look(record: ProbeRecord) -> Look:
-            return Look("cannot pass") if record.seconds >= OVERLOAD_S else GO_ON
+            return Look("cannot pass") if record.seconds >= self.overload_s else GO_ON
 
         self._probe(prober, job, OVERLOAD_QPS, look)
 
@@ -140,6 +142,8 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--light-s", type=float, default=20.0, help="shortest light probe")
+    options.add_argument("--light-qps", type=float, default=LIGHT_QPS)
+    options.add_argument("--overload-s", type=float, default=OVERLOAD_S, help="until the overload is stopped")
     options.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     options.add_argument("--directory", type=Path, default=Path("runs/bench-rest"), help="takes the run; emptied first")
     given = options.parse_args()
@@ -149,7 +153,7 @@ def main() -> int:
     file = directory / "rest.yaml"
     content = {**TOPOLOGY, "reduced": {**TOPOLOGY["reduced"], "min_duration_s": given.light_s}}
     file.write_text("#!/usr/bin/env -S dynamo-mlperf job\n" + yaml.safe_dump(content, sort_keys=False))
-    bench = Bench(given.rounds, tuple(given.kinds))
+    bench = Bench(given.rounds, tuple(given.kinds), given.light_qps, given.overload_s)
     job_tests.run_tests = bench.run_tests
     topology, plan, site = prepare(file, None, Path.cwd())
     where, run_dir = this_machine(plan, site), directory / "run"

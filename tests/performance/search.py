@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from multiprocessing import Pool
 from pathlib import Path
 
-from dynamo_mlperf.tuning.probes import Answer, SearchSettings
-from tests.performance.simulators.searching import bisect, search
+from dynamo_mlperf.tuning.probes import Answer
+from tests.performance.simulators.searching import bisect, search, settings_of
 from tests.performance.simulators.systems import (
     HELD_OUT,
     HELD_OUT_WITHOUT,
     OTHER,
+    PADDED,
     TUNING,
     TUNING_WITHOUT,
     System,
@@ -32,6 +33,7 @@ SETS: dict[str, tuple[tuple[System, ...], tuple[System, ...]]] = {
     "tuning": (TUNING, TUNING_WITHOUT),
     "held-out": (HELD_OUT, HELD_OUT_WITHOUT),
     "other": (OTHER, ()),
+    "padded": (PADDED, ()),
 }
 
 
@@ -41,7 +43,7 @@ class Row:
 
     Attributes:
         name: The system.
-        cost: Engine time in full runs.
+        cost: Engine time in full runs, of the length that one has at the true rate.
         plain_cost: The same of plain bisection.
         to_true: Answer over the rate that passes with probability 0.9; None without an answer.
         to_even: Answer over the rate that passes with even odds.
@@ -76,13 +78,15 @@ def compare(job: tuple[System, Truth, int]) -> Row:
     """One search and one bisection."""
     system, truth, seed = job
     low, high = search_range(system, truth, seed)
-    found = search(system, SearchSettings(low=low, high=high), seed)
+    settings = settings_of(system, low=low, high=high)
+    full_s = settings.run_queries(truth.rate_90) / truth.rate_90 if settings.padded else FULL_S
+    found = search(system, settings, seed)
     plain, plain_cost_s = bisect(system, low, high, seed)
     rate = found.step.rate if isinstance(found.step, Answer) else None
     return Row(
         system.name,
-        found.cost_s / FULL_S,
-        plain_cost_s / FULL_S,
+        found.cost_s / full_s,
+        plain_cost_s / full_s,
         rate / truth.rate_90 if rate else None,
         rate / truth.rate_50 if rate else None,
         plain / truth.rate_50 if plain else None,
@@ -143,7 +147,7 @@ def main() -> None:
                     print(json.dumps(vars(row)), flush=True)
             print(json.dumps({"set": label, **table(rows)}), flush=True)
             for system in without:
-                found = search(system, SearchSettings(), 1)
+                found = search(system, settings_of(system), 1)
                 print(json.dumps({"set": label, "system": system.name, "end": getattr(found.step, "kind", "answer"), "cost_full_runs": found.cost_s / FULL_S}), flush=True)  # fmt: skip
 
 

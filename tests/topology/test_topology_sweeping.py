@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.job.predictions import prediction_file, predictions_of, starts_of
+from dynamo_mlperf.job.predictions import predicted_qps, prediction_file, predictions_of, starts_of
 from dynamo_mlperf.job.sweep_start import sweep_start
 from dynamo_mlperf.topology.capacity import scaled
 from dynamo_mlperf.topology.spec import Topology, parse_topology
 from dynamo_mlperf.topology.sweeping import splits_of
-from dynamo_mlperf.tuning.prediction import Prediction, SplitPrediction, write_prediction
+from dynamo_mlperf.tuning.prediction import Prediction, SplitPrediction, read_prediction, write_prediction
 from tests.topology.topology_texts import role, topology_text
 
 
@@ -77,6 +78,26 @@ def test_a_searchs_prediction_starts_the_search_of_each_split_that_it_knows(pred
     assert starts_of(both, predictions) == {"4P4D": 7.0, "6P4D": 11.0}
     assert predictions_of(both, predictions) == {"4P4D": 7.0, "6P4D": 9.0}, "the order is the sweep's"
     assert prediction_file(both) == "order.json"
+
+
+def test_the_files_own_split_is_searched_from_what_is_predicted_of_it(predictions: Path) -> None:
+    text = f"{topology_text(engine='mocker', prefill=role(6, 2), decode=role(4))}search: {{prediction: starts.json}}\n"
+    assert predicted_qps(parse_topology(text), predictions) == 11.0
+    other = text.replace("prefill: {workers: 6", "prefill: {workers: 4")
+    assert other != text
+    assert predicted_qps(parse_topology(other), predictions) is None
+
+
+def test_a_prediction_of_another_test_is_refused(predictions: Path) -> None:
+    file = with_search(", prediction: order.json", "{prediction: starts.json}")
+    for name in ("order.json", "starts.json"):
+        path = predictions / name
+        before = read_prediction(path)
+        write_prediction(path, replace(before, scenario="Server"))
+        with pytest.raises(ConfigError, match=r"predicts qwen3-vl-235b-a22b Server, the file measures .* Interactive"):
+            starts_of(file, predictions)
+        write_prediction(path, before)
+    assert starts_of(file, predictions)
 
 
 def test_a_searchs_prediction_beside_given_rates_is_refused() -> None:

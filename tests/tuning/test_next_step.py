@@ -127,6 +127,16 @@ def test_a_bad_low_probe_is_repeated_before_it_is_believed() -> None:
     assert "repeat" in repeated.purpose
 
 
+def test_one_short_probe_far_above_does_not_send_the_search_to_the_lowest_rate() -> None:
+    """Half a minute at a prediction that was too high: all are over, and the queue had no time to show that it grows."""
+    settings = SearchSettings(low=1.0, high=100.0, start=80.0)
+    first = record(80.0, 0.9, seconds=30.0, ended="cannot pass")
+    second = _probe((first,), settings)
+    assert 10.0 < second.rate < 79.0
+    both = (first, record(second.rate, 0.9, seconds=30.0, ended="cannot pass", begin_s=45.0))
+    assert (_probe(both, settings).rate, _probe(both, settings).purpose) == (1.0, "the lowest rate")
+
+
 def test_too_few_queries_are_not_a_failure() -> None:
     """At 0.9 QPS a full run holds 540 queries; at 0.2 QPS nothing is over: too slow to certify, not too fast."""
     settings = SearchSettings()

@@ -93,9 +93,9 @@ def test_a_growing_backlog_is_not_taken_for_a_good_run() -> None:
 
 
 def test_a_probe_ends_when_the_confirmation_would_not_fit_any_more() -> None:
-    short = dataclasses.replace(PROBE, max_s=170.0)
+    short = dataclasses.replace(PROBE, max_s=173.0)
     assert judge_progress(_running(165, 60), NEAR, SETTINGS, short).stop is None
-    assert judge_progress(_running(170, 60), NEAR, SETTINGS, short).stop == "no more time"
+    assert judge_progress(_running(170, 60), NEAR, SETTINGS, short).stop == "no more time", "the next line is too late"
 
 
 def _flying(seconds: float, over: int) -> ProbeRecord:

@@ -8,7 +8,9 @@ import pytest
 
 from dynamo_mlperf.tuning.fit import certifies
 from dynamo_mlperf.tuning.probes import Answer, NoAnswer, SearchSettings
-from tests.performance.simulators.searching import Outcome, search
+from tests.performance.simulators.runs import simulate
+from tests.performance.simulators.searching import Outcome, search, settings_of, stream
+from tests.performance.simulators.systems import PADDED as PADDED_SYSTEMS
 from tests.performance.simulators.systems import TUNING, TUNING_WITHOUT
 
 TRUE = {
@@ -19,6 +21,7 @@ TRUE = {
     "tuning-heavy-1": (165.90, 167.39),
 }
 """Rates that pass with probability 0.9 and with even odds (`simulators.truth.find_truth`, 160 repeats)."""
+PADDED = {system.name: system for system in PADDED_SYSTEMS}
 SYSTEMS = {system.name: system for system in (*TUNING, *TUNING_WITHOUT)}
 
 
@@ -46,6 +49,31 @@ def test_they_cost_few_full_runs(outcomes: dict[str, Outcome]) -> None:
 def test_what_was_decided_follows_from_the_records_alone(outcomes: dict[str, Outcome]) -> None:
     again = search(SYSTEMS["tuning-latency-1"], SearchSettings(start=0.92 * TRUE["tuning-latency-1"][0]), 1)
     assert again == outcomes["tuning-latency-1"]
+
+
+def test_padded_runs_hold_whole_data_sets_and_how_many_is_left_to_chance() -> None:
+    """At 39.9 queries/s and 600 s LoadGen sends 24,000 queries or, by luck of the arrivals, 32,000."""
+    system = PADDED["padded-8000-44-latency"]
+    runs = simulate(system, 39.9, 600.0, seed=1, repeats=60)
+    assert set(runs.completed[:, -1].tolist()) == set(runs.whole.tolist()) == {24_000, 32_000}
+    told = stream(system, 30.0, 600.0, seed=1, start_s=0.0)
+    assert (told.generated, told.samples[-1].completed) == (24_000, 24_000)
+    assert told.samples[-1].t_s == pytest.approx(24_000 / 30.0, rel=0.03)
+    part = stream(system, 30.0, 600.0, seed=1, start_s=0.0, until_s=200.0)
+    assert part.samples == told.samples[: len(part.samples)]
+    assert len(part.samples) == 40
+
+
+def test_a_padded_system_is_searched_with_runs_of_its_own_length() -> None:
+    system, (true, even) = PADDED["padded-8000-360-tpot"], (240.68, 247.07)
+    settings = settings_of(system, start=0.92 * true)
+    outcome = search(system, settings, 1)
+    assert isinstance(outcome.step, Answer)
+    final = outcome.history[outcome.step.probe].final
+    assert final is not None
+    assert final.n % 8_000 == 0
+    assert 0.97 * true < outcome.step.rate < 1.01 * even
+    assert outcome.cost_s < 3.0 * settings.run_s(true)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_decode_limits_at_75_to_25_and_the_sweep_moves_to_the_balanced_splits() 
     assert state.best is not None
     assert state.best.split.name == "4P8D"
     assert pruned(state).keys() == {"7P2D", "2P12D", "1P14D"}
-    assert "2 hold at most" in pruned(state)["7P2D"]
+    assert "so 2 can hold 8.24 at most" in pruned(state)["7P2D"]
 
 
 def test_what_is_not_clear_or_not_located_prunes_nothing() -> None:

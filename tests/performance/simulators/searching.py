@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dynamo_mlperf.benchmark.early_stopping import passes
 from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample, SearchSettings, Step
 from dynamo_mlperf.tuning.progress import Judge
@@ -28,20 +30,44 @@ class Outcome:
     history: History = ()
 
 
+@dataclass(frozen=True)
+class Told:
+    """What one simulated run tells.
+
+    Attributes:
+        samples: One each window.
+        generated: Queries of the whole run, where it is padded; else None.
+    """
+
+    samples: list[Sample]
+    generated: int | None
+
+
+def settings_of(
+    system: System, *, low: float | None = None, high: float | None = None, start: float | None = None
+) -> SearchSettings:
+    """How a system is searched: a padded one as the benchmark whose data set it has."""
+    whole = system.data_set if system.data_set > 1 else 0
+    return SearchSettings(low=low, high=high, start=start, data_set=system.data_set, at_least=whole)
+
+
 def stream(
     system: System, rate: float, seconds: float, *, seed: int, start_s: float, until_s: float | None = None
-) -> list[Sample]:
-    """What one simulated run tells up to `until_s`: a sample each window."""
+) -> Told:
+    """What one simulated run of `seconds`, or as long as it is padded to, tells up to `until_s`."""
     run = simulate(system, rate, seconds, seed=seed, start_s=start_s, until_s=until_s)
-    return [
+    padded, whole = system.data_set > 1, int(run.whole[0])
+    windows = len(run.t_s) if until_s is not None else 1 + int(np.argmax(run.completed[0] == run.completed[0, -1]))
+    samples = [
         Sample(
             float(t_s),
             int(run.issued[0, index]),
             int(run.completed[0, index]),
             {name: int(counts[0, index]) for name, counts in run.over.items()},
         )
-        for index, t_s in enumerate(run.t_s)
+        for index, t_s in enumerate(run.t_s[: windows if padded else None])
     ]
+    return Told(samples, whole if padded else None)
 
 
 def final_of(samples: list[Sample]) -> Final:
@@ -54,27 +80,26 @@ def final_of(samples: list[Sample]) -> Final:
 def make_probe(system: System, probe: Probe, history: History, settings: SearchSettings, seed: int) -> ProbeRecord:
     """Run one probe of a search on a system, judged line by line; worked out no further than it is looked at."""
     begin_s = sum(record.cost_s for record in history)
-    judge, seen, samples = Judge(history, settings, probe), 0, []
+    begun = ProbeRecord(probe.rate, probe.planned_s, (), "running", None, begin_s, purpose=probe.purpose)
+    judge, seen, told = Judge(history, settings, probe), 0, Told([], None)
     for until_s in (0.12 * probe.planned_s, 0.4 * probe.planned_s, probe.planned_s):
-        samples = stream(system, probe.rate, probe.planned_s, seed=seed, start_s=begin_s, until_s=until_s)
         whole = until_s == probe.planned_s
+        until = None if whole else until_s
+        told = stream(system, probe.rate, settings.duration_s, seed=seed, start_s=begin_s, until_s=until)
+        samples = told.samples
         for end in range(seen + 1, len(samples) + (not whole)):
-            record = ProbeRecord(
-                probe.rate, probe.planned_s, tuple(samples[:end]), "running", None, begin_s, purpose=probe.purpose
-            )
+            record = replace(begun, samples=tuple(samples[:end]), generated=told.generated)
             verdict = judge.look(record)
             if verdict.stop:
                 return replace(record, ended=verdict.stop, cost_s=samples[end - 1].t_s + OVERHEAD_S)
         seen = len(samples)
-    return ProbeRecord(
-        probe.rate,
-        probe.planned_s,
-        tuple(samples),
-        "complete",
-        final_of(samples),
-        begin_s,
-        probe.planned_s + OVERHEAD_S,
-        probe.purpose,
+    return replace(
+        begun,
+        samples=tuple(told.samples),
+        ended="complete",
+        final=final_of(told.samples),
+        cost_s=told.samples[-1].t_s + OVERHEAD_S,
+        generated=told.generated,
     )
 
 
@@ -94,8 +119,8 @@ def bisect(system: System, low: float, high: float, seed: int, seconds: float = 
     spent, turn, best = 0.0, 0, None
     while high / low > 1.01:
         middle = math.sqrt(low * high)
-        final = final_of(stream(system, middle, seconds, seed=seed * 1000 + 500 + turn, start_s=spent))
-        turn, spent = turn + 1, spent + seconds + OVERHEAD_S
+        final = final_of(stream(system, middle, seconds, seed=seed * 1000 + 500 + turn, start_s=spent).samples)
+        turn, spent = turn + 1, spent + final.seconds + OVERHEAD_S
         if final.valid:
             low = best = middle
         else:

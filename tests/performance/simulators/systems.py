@@ -1,12 +1,13 @@
 """Simulated systems: a prefill pool and a decode pool with limits, noise, drift and warm-up, as data.
 
-Three sets: `TUNING` (the search's constants were chosen on them), `HELD_OUT` (kept from that) and `OTHER` (of kinds
-that neither of them has). Each is drawn from its own seed, so none is a copy of another.
+Four sets: `TUNING` (the search's constants were chosen on them), `HELD_OUT` (kept from that), `OTHER` (of kinds that
+neither of them has) and `PADDED` (runs that go on to whole data sets). Each is drawn from its own seed, so none is a copy
+of another.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -33,6 +34,7 @@ class System:
         warm_loss: Share of the speed that is missing at the very start.
         stalls_per_h: Short stalls (5 s at 60 % of the speed) per hour.
         burst: Sigma of the slowly varying factor on the arrival rate.
+        data_set: A full run is padded to whole multiples of this many queries, as LoadGen's is; 1 = it is not.
     """
 
     name: str
@@ -52,6 +54,7 @@ class System:
     warm_loss: float = 0.0
     stalls_per_h: float = 0.0
     burst: float = 0.0
+    data_set: int = 1
 
     @property
     def capacity(self) -> float:
@@ -65,6 +68,8 @@ class System:
         return self.prefill_s + self.tokens * self.tpot_s
 
 
+_EXACT_BELOW = 24.0
+"""Queries per second below which a padded system is simulated request by request."""
 KINDS = ("latency", "ttft", "tpot", "both", "noisy", "drifting", "cold", "stalling", "heavy", "bursty")
 
 
@@ -192,8 +197,41 @@ def _other_set(label: str, seed: int) -> tuple[System, ...]:
     return tuple(systems)
 
 
+PADDED_RATES = (
+    *((48_289, rate) for rate in (45.0, 62.0, 90.0, 130.0, 210.0, 480.0, 1_150.0)),
+    *((8_000, rate) for rate in (4.4, 17.0, 31.0, 44.0, 105.0, 360.0)),
+    *((24_576, rate) for rate in (33.0, 250.0, 2_200.0)),
+)
+"""Data set and capacity in queries per second: Qwen3-VL's two, 4 to 72 GPUs, and Llama-2-70B's; runs of 1 to 54 data
+sets, of 600 to 2,900 s."""
+
+
+def _padded_set(label: str, seed: int) -> tuple[System, ...]:
+    """Sixteen systems whose runs are padded; the kinds of the first sets by turns, each with a limit that binds."""
+    systems = []
+    for turn, (data_set, rate) in enumerate(PADDED_RATES):
+        rng, kind = np.random.default_rng([seed, turn]), KINDS[turn % len(KINDS)]
+        name, exact = f"{label}-{data_set}-{rate:g}-{kind}", rate < _EXACT_BELOW
+        drawn = _draw(rng, kind, rate, exact=exact, name=name)
+        while not _binds(drawn):
+            drawn = _draw(rng, kind, rate, exact=exact, name=name)
+        systems.append(replace(drawn, data_set=data_set))
+    return tuple(systems)
+
+
+def _binds(system: System) -> bool:
+    """Whether a limit is reached when the prefill pool passes on all that it can: one on TPOT alone may never be."""
+    if system.limits.keys() != {"tpot"}:
+        return True
+    empty = system.servers / system.prefill_s * system.tokens * system.tpot_s / system.slots
+    crowding = empty * system.tpot_slope
+    full = 1.0 if crowding >= 1.0 else min(empty / (1.0 - crowding), 1.0)
+    return system.limits["tpot"] < 0.95 * system.tpot_s * (1.0 + system.tpot_slope * full)
+
+
 TUNING = _set("tuning", 20261)
 HELD_OUT = _set("held-out", 914)
 OTHER = _other_set("other", 77041)
+PADDED = _padded_set("padded", 48_289)
 TUNING_WITHOUT = _without_answer("tuning", 20262)
 HELD_OUT_WITHOUT = _without_answer("held-out", 915)

@@ -43,7 +43,9 @@ def pass_shares(system: System, rates: NDArray[np.float64], repeats: int, seed: 
 def find_truth(system: System, repeats: int = 60) -> Truth:
     """Coarse rates, finer rates, then many repeats on a grid round the even odds; both points are read off it."""
     # Below this rate a run holds too few queries to pass at all, which is no matter of speed.
-    grid = np.geomspace(max(0.1 * system.capacity, 1.1 * minimum_queries(0, 0.99) / FULL_S), 1.3 * system.capacity, 30)
+    # A padded run holds enough at any rate, and lasts the longer the lower the rate is.
+    few, least = (0.0, 0.3) if system.data_set > 1 else (1.1 * minimum_queries(0, 0.99) / FULL_S, 0.1)
+    grid = np.geomspace(max(least * system.capacity, few), 1.3 * system.capacity, 30)
     for wide, count in ((0.15, 8), (0.06, 12)):
         middle = _crossing(grid, pass_shares(system, grid, count), 0.5)
         grid = middle * np.exp(np.linspace(-wide, wide, 16))
