@@ -7,6 +7,7 @@ import difflib
 import errno
 import functools
 import importlib
+import io
 import sys
 import traceback
 from typing import TYPE_CHECKING, NoReturn
@@ -107,7 +108,8 @@ def main(arguments: list[str] | None = None) -> None:
     except (click.exceptions.Abort, KeyboardInterrupt):
         _end(as_json, ExitCode.INTERRUPTED, "interrupted")
     except click.ClickException as problem:
-        problem.show()
+        problem.show(shown := io.StringIO())
+        click.echo(redacted_sentence(shown.getvalue()), nl=False, err=True)
         _end(as_json, ExitCode.USAGE, problem.format_message(), _help_of(problem))
     except DynamoMlperfError as problem:
         click.echo(f"error: {redacted_sentence(str(problem))}", err=True)
@@ -117,7 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(ExitCode.DONE)
     except OSError as problem:
         if problem.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            what = f"{problem.strerror}: {str(problem.filename)[:_SHOWN]}"
+            what = redacted_sentence(f"{problem.strerror}: {str(problem.filename)[:_SHOWN]}")
             click.echo(f"error: {what}\n  Try: another path", err=True)
             _end(as_json, ExitCode.USAGE, what, "another path")
         if problem.errno != errno.ENOSPC or problem.filename is not None:

@@ -41,7 +41,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 @click.option(
     "--gpu", help="Own cluster: what the GPUs are, such as h200; says their memory too, and lets one rehearse."
 )
-@click.option("--model", help="Own cluster: the model, such as qwen3-vl-235b-a22b.")
+@click.option("--model", help="Own cluster: the model, such as qwen3-vl-235b-a22b, or the directory of its files.")
 @click.option("--benchmark", help="Own cluster: the benchmark; left out, the model's own.")
 @click.option("--scenario", help="Own cluster: Server, Interactive or Offline.  [default: Server]")
 @click.option(
@@ -91,7 +91,8 @@ def _own(directory: Path, given: dict[str, Any], *, force: bool, alone: bool) ->
         ConfigError: An option is missing, does not go with these, or the deployment does not fit.
         SetupError: They cannot be written.
     """
-    from dynamo_mlperf.cli.init_own import SITE, Own, benchmark_of, known_model, memory_gb, own_files
+    from dynamo_mlperf.cli.init_model import model_given
+    from dynamo_mlperf.cli.init_own import SITE, Own, benchmark_of, memory_gb, own_files
     from dynamo_mlperf.errors import ConfigError
 
     wanted = {"nodes": "--nodes 4", "gpus": "--gpus-per-node 8", "gpu_gb": "--gpu-memory-gb 141", "model": "--model M"}
@@ -100,14 +101,17 @@ def _own(directory: Path, given: dict[str, Any], *, force: bool, alone: bool) ->
         raise ConfigError(f"a cluster of your own needs {' '.join(missing)} too", "give them, as your nodes are")
     if not alone:
         raise ConfigError("--list and --assets do not go with a cluster of your own", "call init twice")
-    own = Own(**{**given, "model": known_model(given["model"])})
-    if own.model != given["model"]:
+    model, weights = model_given(given["model"])
+    own = Own(**{**given, "model": model, "weights": weights})
+    if own.model != (given["model"] if weights is None else weights.name):
         click.echo(f"model {given['model']}: taken as {own.model}, whose shape and benchmark are known", err=True)
-    files = own_files(own, directory)
+    files, unchecked = own_files(own, directory)
+    if unchecked is not None:
+        click.echo(f"note: {unchecked}", err=True)
     page = f"{_BENCHMARKS}/{benchmark_of(own)}/README.md"
     files |= {page: read_text(shipped_file(page))} if shipped_file(page).is_file() else {}
     site = f"slurm/sites/{SITE}.yaml"
-    kept = {name for name in (site, page) if (directory / name).exists()}  # one for all topologies
+    kept = {name for name in (site, page) if (directory / name).is_file()}  # one for all topologies
     for name, text in files.items():
         if name not in kept and (directory / name).exists() and not (force or _has(directory / name, text.encode())):
             raise ConfigError(f"{directory / name} exists and differs", "name another directory, or --force")

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from dynamo_mlperf.benchmark.shapes import Benchmark
+    from dynamo_mlperf.topology.spec import Topology
 
 
 SITE = "my-cluster"
@@ -24,10 +25,6 @@ _LENGTH = {
 """By benchmark: tokens of prompt and answer together that engines have to take; the model's own limit for Llama 2."""
 _BENCHMARK_OF = {"llama2-70b": "llama2-70b-99.9"}
 """By model, where they differ."""
-_KINDS = r"(chat|instruct|thinking|hf|[0-9]{4})+"
-"""What stands behind a model's name in the names of its repositories: `Llama-2-70b-chat-hf`, `DeepSeek-R1-0528`."""
-_FAMILY = 6
-"""Letters and digits of a name that tell a family of models: `llama2`, `qwen3v`."""
 _CATALOGUE = "assets/shopify-product-catalogue"
 
 
@@ -45,6 +42,7 @@ class Own:
         precision: Of the weights; None = as the model was published.
         split: `4P8D`, `4P2x8D1` or `16A2`; None = half of the GPUs for each role.
         gpu: What the GPUs are, by `nodes.gpu`; None = not said.
+        weights: The model's directory, where one was given.
     """
 
     nodes: int
@@ -56,6 +54,7 @@ class Own:
     precision: str | None = None
     split: str | None = None
     gpu: str | None = None
+    weights: Path | None = None
 
     @property
     def name(self) -> str:
@@ -89,22 +88,37 @@ def benchmark_of(own: Own) -> str:
     return _rules(own).name
 
 
-def own_files(own: Own, base: Path) -> dict[str, str]:
-    """The text of each file by its path below the directory: a topology that `plan` takes, and a site.
+def own_files(own: Own, base: Path) -> tuple[dict[str, str], str | None]:
+    """A topology that `plan` takes, and a site.
 
     Args:
         own: What it is for.
         base: The directory: weights whose manifest lies there are judged by their real size.
 
+    Returns:
+        The text of each file by its path below the directory; and what could not be checked, None where all was.
+
     Raises:
         CapacityError: It does not fit, as `plan` says it.
         ConfigError: A value is none that a topology file may have.
     """
-    return {f"topologies/{own.name}.yaml": _planned(own, base), f"slurm/sites/{SITE}.yaml": _site()}
+    text, judged = _planned(own, base)
+    files = {f"topologies/{own.name}.yaml": text, f"slurm/sites/{SITE}.yaml": _site()}
+    return files, None if judged else _unjudged(own)
 
 
-def _planned(own: Own, base: Path) -> str:
-    """The topology at the lowest TP at which the model loads."""
+def _unjudged(own: Own) -> str:
+    """That memory was not checked, and what would have it checked."""
+    if own.weights is not None:
+        why = f"{own.weights / 'config.json'} does not tell the model's shape in a way that is known here"
+        return f"GPU memory is not checked, and tensor_parallel is yours to choose: {why}"
+    why = f"the shape of {own.model} is not known here"
+    way = "--model DIRECTORY reads it from the model's config.json, and `plan` does once its manifest is there"
+    return f"GPU memory is not checked, and tensor_parallel is yours to choose: {why}; {way}"
+
+
+def _planned(own: Own, base: Path) -> tuple[str, bool]:
+    """The topology at the lowest TP at which the model loads, and whether that could be told."""
     from dynamo_mlperf.errors import CapacityError, ConfigError
     from dynamo_mlperf.serving.workers import check_launchable
     from dynamo_mlperf.topology.memory import memory_of
@@ -118,13 +132,23 @@ def _planned(own: Own, base: Path) -> str:
         if topology.model.name != own.model:  # it would be read as something else than was given
             raise ConfigError(f"--model {own.model[:60]!r} is no model's name", "--model qwen3-vl-235b-a22b")
         try:
-            memory_of(topology, base)
+            judged = memory_of(_at_hand(topology, own.weights), base)
         except CapacityError as problem:
             too_small = problem
             continue
         check_launchable(topology, make_plan(topology))
-        return text
+        return text, bool(judged)
     raise too_small or AssertionError(own)
+
+
+def _at_hand(topology: Topology, weights: Path | None) -> Topology:
+    """The topology with the model's files where they lie now, for estimates: its manifest is still to be written."""
+    from dynamo_mlperf.topology.spec import Weights
+
+    if weights is None:
+        return topology
+    model = topology.model.model_copy(update={"weights": Weights(path=str(weights))})
+    return topology.model_copy(update={"model": model})
 
 
 def _degrees(own: Own) -> Iterator[int]:
@@ -160,42 +184,17 @@ def _rules(own: Own) -> Benchmark:
     """Of the benchmark that is given, or else is the model's own."""
     from dynamo_mlperf.benchmark.model_shapes import PUBLISHED
     from dynamo_mlperf.benchmark.rules import BENCHMARKS, benchmark
+    from dynamo_mlperf.cli.init_model import near_model, published_name
     from dynamo_mlperf.errors import ConfigError
 
     model = own.benchmark or own.model
-    name = _BENCHMARK_OF.get(_folded_names().get(_folded(model), model), model)
+    name = _BENCHMARK_OF.get(published_name(model), model)
     if own.benchmark is None and name not in BENCHMARKS:
         what = f"which benchmark --model {own.model[:60]} is for is not known; that of {', '.join(PUBLISHED)} is"
         every = f"--benchmark NAME, the one that the model serves: {', '.join(BENCHMARKS)}"
-        near = _near(own.model)
+        near = near_model(own.model)
         raise ConfigError(what, f"did you mean --model {near}? If not, {every}" if near else every)
     return benchmark(name)
-
-
-def _folded(model: str) -> str:
-    """`meta-llama/Llama-2-70b` as `llama270b`: what names of one model have in common."""
-    return re.sub(r"[^a-z0-9]", "", model.rpartition("/")[2].lower())
-
-
-def _folded_names() -> Mapping[str, str]:
-    """The published models by their folded names."""
-    from dynamo_mlperf.benchmark.model_shapes import PUBLISHED
-
-    return {_folded(name): name for name in PUBLISHED}
-
-
-def known_model(model: str) -> str:
-    """The published model that a name means, in whatever way it is written; any other name as it is."""
-    given = _folded(model)
-    return next((name for own, name in _folded_names().items() if re.fullmatch(f"{own}({_KINDS})?", given)), model)
-
-
-def _near(model: str) -> str | None:
-    """A published model whose name begins as this one does: of another size, precision or training."""
-    folded = _folded(model)
-    if len(folded) < _FAMILY:
-        return None
-    return next((name for own, name in _folded_names().items() if own.startswith(folded[:_FAMILY])), None)
 
 
 def _topology(own: Own, roles: list[tuple[str, int, int]]) -> str:
@@ -223,7 +222,7 @@ def _topology(own: Own, roles: list[tuple[str, int, int]]) -> str:
         "model:",
         f"  name: {own.model}",
         *([f"  precision: {own.precision}"] if own.precision else []),
-        "  # FILL IN: `dynamo-mlperf stage manifest DIRECTORY -o FILE` writes it from the weights as downloaded",
+        f"  # FILL IN: `dynamo-mlperf stage manifest {own.weights or 'DIRECTORY'} -o {weights}` writes it",
         f"  weights: {{stage: {weights}}}",
         "engine: vllm",
         "roles:",

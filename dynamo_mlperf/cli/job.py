@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dynamo_mlperf.cli.hold import hold_block, hold_options
+from dynamo_mlperf.cli.run_options import run_options
 
 if TYPE_CHECKING:
     from dynamo_mlperf.cli.launch import Launch
 
 
 @click.command(name="job")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Where to record the run. [default: runs/ID]")
-@click.option("--site", help="Site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
-@click.option("--nodes", type=int, help="Another node count than the file's; workers scale in proportion.")
+@run_options
 @click.option("--resume", metavar="RUN", help="Go on with the search or sweep of an interrupted run.")
 @click.option("--redo", is_flag=True, help="With --resume: splits found by other settings are searched on.")
 @click.option(

@@ -17,11 +17,13 @@ from dynamo_mlperf.files import read_bounded
 from dynamo_mlperf.job.controller import JobRequest, run_job
 from dynamo_mlperf.job.endpoints_data import check_client
 from dynamo_mlperf.job.expected import check_enough
+from dynamo_mlperf.job.known_flags import AT_ONCE, check_from_here
 from dynamo_mlperf.job.predictions import predicted_qps
-from dynamo_mlperf.job.resuming import SEARCH_DIR, begun_run, check_resume
+from dynamo_mlperf.job.resuming import SEARCH_DIR, begun_run, check_resume, refuse_living
 from dynamo_mlperf.job.sweep_start import sweep_start
 from dynamo_mlperf.job.weights import read_manifest
 from dynamo_mlperf.job.workload import check_workload
+from dynamo_mlperf.record import new_run_directory
 from dynamo_mlperf.report.summary import print_summary
 from dynamo_mlperf.report.sweep import SWEEP_SUMMARY
 from dynamo_mlperf.report.terminal import near
@@ -117,9 +119,12 @@ def resumable(run: str, topology: Topology, base_dir: Path, *, redo: bool = Fals
         redo: Whether what was found by other settings is looked for again.
 
     Raises:
-        ConfigError: There is no such run, or its records are of something else.
+        ConfigError: There is no such run, it still runs, or its records are of something else.
     """
-    place = begun_run(run_directory(run).resolve(), topology)
+    named = run_directory(run).resolve()
+    place = begun_run(named, topology)
+    for one in dict.fromkeys((named, place)):
+        refuse_living(one)
     check_resume(topology, base_dir, place, redo=redo)
     return place
 
@@ -129,10 +134,9 @@ def launch(call: Launch) -> int:
     origin, plan, site = prepare(call.file, call.site, call.base_dir, call.nodes, blocks=call.blocks, fits=call.fits)
     resume = None if call.resume is None else resumable(call.resume, origin, call.base_dir, redo=call.redo)
     topology, plan = (origin, plan) if origin.sweep is None else sweep_start(origin, call.base_dir, resume)
+    _refuse_flags(topology, site)
     run_id = call.run_id(topology.name)
-    run_dir = (call.run_dir or call.base_dir / "runs" / run_id).resolve()
-    if run_dir.exists():
-        raise ConfigError(f"{run_dir} exists: results of two runs would mix", "name another --run-dir, or leave it out")
+    run_dir = new_run_directory(call.run_dir or call.base_dir / "runs" / run_id)
     progress = TerminalProgress()
     answered: list[Verdict] = []
 
@@ -163,6 +167,18 @@ def launch(call: Launch) -> int:
     if not answered:
         answer(verdict, run_dir, as_json=call.as_json)
     return int(code)
+
+
+def _refuse_flags(topology: Topology, site: Site) -> None:
+    """Refuse flags that the engine does not know while there is no run directory yet.
+
+    What is not known at once is left to the job, which asks an engine while its workers load weights.
+
+    Raises:
+        ConfigError: Names them.
+    """
+    ask = (lambda line: click.echo(line, err=True)) if topology.engine in AT_ONCE else None
+    check_from_here(topology, site, ask=ask, every=False)
 
 
 def answer(verdict: Verdict, run_dir: Path, *, as_json: bool) -> None:

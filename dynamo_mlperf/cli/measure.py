@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.job.endpoint_run import EndpointTest
     from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.record import ResultClass
+    from dynamo_mlperf.topology.measuring import Timeouts
 
 _REDUCED = {"min_duration_s": float, "samples": int, "percentile": float, "latency_limit_ms": float}
 _MOST_QPS = 1e6
@@ -121,7 +122,7 @@ def _test(options: dict[str, Any]) -> EndpointTest:
             click.echo(f"warning: {few}", err=True)
     run_id = local_run_id(f"measure-{settings.benchmark}-{settings.scenario}".lower(), new_nonce())
     run_dir = options["run_dir"] or Path.cwd() / "runs" / run_id
-    tokenizer = options["tokenizer"]
+    tokenizer, given, timeouts = options["tokenizer"], options["warmup_requests"], _timeouts(options)
     return EndpointTest(
         endpoint=endpoint,
         name=name,
@@ -129,22 +130,20 @@ def _test(options: dict[str, Any]) -> EndpointTest:
         data_set=data_set.resolve(),
         result_class=given_class,
         run_dir=run_dir.resolve(),
+        warmup_requests=timeouts.warmup_requests if given is None else given,
+        scoring_s=timeouts.scoring_s,
         tokenizer=None if tokenizer is None else tokenizer.resolve(),
         endpoints_python=endpoints_python,
         with_accuracy=options["with_accuracy"],
-        warmup_requests=_warmup_requests(options),
     )
 
 
-def _warmup_requests(options: dict[str, Any]) -> int:
-    """Requests before the timed test: of the flag, else of the file, else as a file has by default."""
-    from dynamo_mlperf.job.endpoint_warm_up import WARM_UP_REQUESTS
+def _timeouts(options: dict[str, Any]) -> Timeouts:
+    """Those of the file, else as a file has them by default."""
+    from dynamo_mlperf.topology.measuring import Timeouts
     from dynamo_mlperf.topology.spec import load_topology
 
-    if options["warmup_requests"] is not None:
-        return int(options["warmup_requests"])
-    file = None if options["topology"] is None else load_topology(options["topology"])
-    return WARM_UP_REQUESTS if file is None else file.timeouts.warmup_requests
+    return Timeouts() if options["topology"] is None else load_topology(options["topology"]).timeouts
 
 
 def _endpoints(options: dict[str, Any], settings: LoadSettings, name: str) -> str | None:

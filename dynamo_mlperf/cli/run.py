@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dynamo_mlperf.cli.hold import hold_block, hold_options
+from dynamo_mlperf.cli.run_options import run_options
 
 if TYPE_CHECKING:
     from dynamo_mlperf.process.allocation import Allocation
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="run")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--run-dir", type=click.Path(path_type=Path), help="Where to record the run. [default: runs/ID]")
-@click.option("--site", help="Site file or name. [default: the file's, else $DYNAMO_MLPERF_SITE]")
-@click.option("--nodes", type=int, help="Another node count than the file's; workers scale in proportion.")
+@run_options
 @click.option(
     "--attach",
     metavar="JOBID|RUN",

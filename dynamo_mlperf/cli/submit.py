@@ -82,13 +82,16 @@ def _prepare(
     from dynamo_mlperf.job.time_limit import check_time_limit
     from dynamo_mlperf.site import site_file
     from dynamo_mlperf.slurm.submission import SiteCopy, make_submission, segment_of
+    from dynamo_mlperf.topology.batch import unfilled
 
     topology, plan, place = prepare(file, site, Path.cwd(), nodes, from_afar=True)
     _check_flags(topology, place)
     _check_site(site or topology.site, dry_run=dry_run)
     _check_batch_lines(file, topology, plan, (*sbatch_options, *(("--nodes",) if nodes else ())))
-    if (short := check_time_limit(file.read_text(), topology, Path.cwd(), sbatch_options)) is not None:
-        click.echo(f"warning: {short}", err=True)
+    text = file.read_text()
+    for warning in (*unfilled(text), check_time_limit(text, topology, Path.cwd(), sbatch_options)):
+        if warning is not None:
+            click.echo(f"warning: {warning}", err=True)
     _check_weights(topology)
     segment = segment_of(len(plan.nodes), topology.nodes.nvlink_domain)
     if segment is not None and not place.segment:

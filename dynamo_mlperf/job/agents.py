@@ -35,6 +35,8 @@ class NodeAgents:
         self._run_id = run_id
         self._agents: dict[int, _Agent] = {}
         self._hosts: dict[int, str] = {}
+        self.scratch: dict[int, str] = {}
+        """By node position: a directory there that goes away with the run; empty where there is none."""
 
     def start(self, nodes: Sequence[Node], local_path: Path) -> None:
         """Start one on each node; what it says first is read by `facts`."""
@@ -59,6 +61,7 @@ class NodeAgents:
             SetupError: One ended, or did not speak in time.
         """
         answers = self._answers("the node check", say)
+        self.scratch = {position: str(answer["scratch"]) for position, answer in answers.items()}
         return {position: facts_from_json(answer["facts"]) for position, answer in answers.items()}
 
     def claim(self, ports: range, nodes: Sequence[Node]) -> dict[int, str]:

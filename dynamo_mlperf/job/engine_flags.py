@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.job.known_flags import engine_environment, keep, kept_answer, read_kept
+from dynamo_mlperf.job.nodes import temporary_of
 from dynamo_mlperf.process.command import RUN_VARIABLE, Command
 from dynamo_mlperf.process.machine import run_mark
 from dynamo_mlperf.serving.engine_flags import flags_in_help, question, refuse_unknown
@@ -42,7 +43,11 @@ def check_flags(job: Job, versions: Mapping[str, str]) -> None:
     command = Command(
         "engine-flags",
         (*_POLITE, job.site.engine_python, *question(job.topology)),
-        {**engine_environment(job.topology), RUN_VARIABLE: run_mark(job.run_id)},
+        {
+            **engine_environment(job.topology),
+            **temporary_of(job, job.plan.head_node),
+            RUN_VARIABLE: run_mark(job.run_id),
+        },
         job.paths.log_of("engine-flags"),
         node=job.plan.head_node,
         output=output,

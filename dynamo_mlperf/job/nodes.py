@@ -42,6 +42,20 @@ def own_environment(job: Job) -> dict[str, str]:
     return {**inherited_environment(), RUN_VARIABLE: run_mark(job.run_id), "PYTHONUNBUFFERED": "1"}
 
 
+def temporary_of(job: Job, position: int) -> dict[str, str]:
+    """TMPDIR of engines on a node: a directory of the run's own for sockets and files, which goes away with it.
+
+    Its path is short, since that of a UNIX socket in it has 107 bytes at the most. Empty where there is none, and for
+    containers, which may not see it.
+    """
+    if job.allocation.shares_memory:
+        place = job.scratch / "tmp"
+        place.mkdir(exist_ok=True)
+        return {"TMPDIR": str(place)}
+    found = job.agents.scratch.get(position) if job.site.container is None else None
+    return {"TMPDIR": found} if found else {}
+
+
 def start_agents(job: Job) -> None:
     """Start the run's agents on the nodes of a Slurm job; `check_nodes` hears them.
 

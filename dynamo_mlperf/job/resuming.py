@@ -18,7 +18,10 @@ from dynamo_mlperf.files import RunPaths, read_bounded, write_json
 from dynamo_mlperf.job.redoing import REDO, refuse_changed, search_changes, sought
 from dynamo_mlperf.job.wanted_settings import decide_settings
 from dynamo_mlperf.job.workload import read_data_set
+from dynamo_mlperf.process.machine import controller_of
 from dynamo_mlperf.record import read_events
+from dynamo_mlperf.slurm.runs import read_run
+from dynamo_mlperf.slurm.standing import standings
 from dynamo_mlperf.staging.lock import is_locked
 from dynamo_mlperf.tuning.records import ANSWER, LOCK, SETTINGS, check_probes
 
@@ -78,6 +81,22 @@ def begun_run(run: Path, topology: Topology) -> Path:
     return run
 
 
+def refuse_living(run: Path) -> None:
+    """Refuse to go on with a run that goes on by itself: what it measures next would be lost, or measured twice.
+
+    Raises:
+        ConfigError: Its controller lives, or its job runs.
+    """
+    (standing,), _unanswered = standings([read_run(run)])
+    found = standing.run
+    if standing.outcome.word != "RUNNING" or found.finished is not None:
+        return
+    if found.job_id and found.job_id == os.environ.get("SLURM_JOB_ID") and controller_of(found.run_id) is None:
+        return  # this very job: it lives by us
+    what = f" as job {found.job_id}" if found.job_id else ""
+    raise ConfigError(f"the run in {run} still runs{what}", f"wait for its end, or: dynamo-mlperf cancel {run}")
+
+
 def check_resume(topology: Topology, base_dir: Path, run: Path, *, redo: bool = False) -> None:
     """Refuse to resume a run whose records do not fit, before anything starts.
 
@@ -116,6 +135,14 @@ def check_resume(topology: Topology, base_dir: Path, run: Path, *, redo: bool = 
         refuse_changed(found, run / SWEEP_DIR)
 
 
+def differences(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """How what was measured differs from what is wanted, for people; empty where it does not."""
+    differ = [name for name in sorted({*known, *wanted}) if known.get(name) != wanted.get(name)]
+    told = [f"{name} {known.get(name)!r:.60} there, {wanted.get(name)!r:.60} now" for name in differ[:_SHOWN]]
+    more = f", and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
+    return ", ".join(told) + more
+
+
 def check_same(old: Path, wanted: Mapping[str, Any], changed: Sequence[str] = (), *, redo: bool = False) -> None:
     """Refuse records of another search before anything starts.
 
@@ -129,23 +156,15 @@ def check_same(old: Path, wanted: Mapping[str, Any], changed: Sequence[str] = ()
         ConfigError: They are of another plan, model or settings, there are none, or that search still runs.
     """
     try:
-        known = json.loads(read_bounded(old / SETTINGS))
-        names = known.keys()
+        known = dict(json.loads(read_bounded(old / SETTINGS)).items())
     except FileNotFoundError:
         raise ConfigError(
             f"{old} holds no search to resume", "name the run directory of an interrupted search"
         ) from None
     except (OSError, ValueError, AttributeError, RecursionError) as problem:
         raise ConfigError(f"{old / SETTINGS} cannot be read: {problem}", "start the search anew") from problem
-    differ = [name for name in sorted({*names, *wanted}) if known.get(name) != wanted.get(name)]
-    if differ:
-        told = ", ".join(
-            f"{name} {known.get(name)!r:.60} there, {wanted.get(name)!r:.60} now" for name in differ[:_SHOWN]
-        )
-        more = f", and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
-        raise ConfigError(
-            f"{old} is a search of something else: {told}{more}", "search anew, or resume with the same file"
-        )
+    if told := differences(known, wanted):
+        raise ConfigError(f"{old} is a search of something else: {told}", "search anew, or resume with the same file")
     if is_locked(old / LOCK):
         raise ConfigError(f"the search in {old} still runs", "wait for its end, or cancel it")
     check_probes(old)

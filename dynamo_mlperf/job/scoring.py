@@ -13,6 +13,8 @@ from dynamo_mlperf.process.machine import run_mark
 from dynamo_mlperf.serving.supervisor import Layer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dynamo_mlperf.benchmark.accuracy.scores import Scores
     from dynamo_mlperf.job.measurement import LoadPlace
     from dynamo_mlperf.load.side_results import Measured
@@ -21,12 +23,17 @@ SCORES_FILE = "scores.json"
 """In a scored test's folder: the scores with the counts behind them."""
 
 
-def score_apart(place: LoadPlace, measured: Measured) -> Scores:
+def score_apart(place: LoadPlace, timeout_s: float, measured: Measured) -> Scores:
     """The scores of the accuracy log in the test's folder.
+
+    Args:
+        place: Where the process runs, and who watches it.
+        timeout_s: How long it may take; it is then ended.
+        measured: The test.
 
     Raises:
         ConfigError: The data set cannot be used.
-        MeasureError: The log cannot be scored.
+        MeasureError: The log cannot be scored, or not in that time.
         Stopped: A signal came.
     """
     directory = measured.directory
@@ -42,7 +49,18 @@ def score_apart(place: LoadPlace, measured: Measured) -> Scores:
     )
     place.progress.say("scoring the answers")
     child = place.supervisor.start(command, Layer.TASK, may_end=True)
-    status = place.supervisor.wait_for(child.poll, float("inf"), lambda: "scoring never ends")
+    try:
+        status = place.supervisor.wait_for(child.poll, timeout_s, lambda: _late(timeout_s, directory))
+    except MeasureError:
+        place.supervisor.end([child])
+        raise
     if status:
         raise place.supervisor.cause_of(child, MeasureError)
     return read_scores(out)
+
+
+def _late(timeout_s: float, directory: Path) -> MeasureError:
+    return MeasureError(
+        f"the answers were not scored within {timeout_s:g} s (timeouts.scoring_s)",
+        f"`dynamo-mlperf score {directory}` scores them, and shows how far it is",
+    )

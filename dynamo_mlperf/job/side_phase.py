@@ -145,7 +145,7 @@ def run_side_tests(job: Job, deployment: Deployment, workload: Workload, verdict
         ids_from="dynamo" if deployment.endpoints.plan.frontends else "vllm",
         tokenizer=next((path for path in deployment.model_dirs.values() if path.is_dir()), None),
         run=lambda test: measure(job, deployment, test.load_test(job.paths.root)),
-        score=partial(score_apart, LoadPlace.of_job(job)),
+        score=partial(score_apart, LoadPlace.of_job(job), job.topology.timeouts.scoring_s),
     )
     # A search has found the rate by itself; the performance test is the one whose verdict this is.
     settings = replace(workload.settings, target_qps=verdict.target_qps or workload.settings.target_qps)

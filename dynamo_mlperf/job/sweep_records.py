@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import read_bounded, write_json
 from dynamo_mlperf.job.pressure import PRESSURE_FILE
-from dynamo_mlperf.job.resuming import link_tree
+from dynamo_mlperf.job.resuming import differences, link_tree
 from dynamo_mlperf.job.split_record import SPLIT_FILE, finished_split, is_rate, read_object
 from dynamo_mlperf.tuning.sweep import gpus_of
 
@@ -34,7 +34,6 @@ SWEEP_DIR = "sweep"
 SUMMARY_FILE = "summary.json"
 IDENTITY_FILE = "identity.json"
 _SCHEMA = 1
-_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -236,13 +235,7 @@ def check_takeover(old: Path, identities: Mapping[str, Mapping[str, Any]]) -> No
         path = old / name / IDENTITY_FILE
         if not path.is_file():
             continue
-        known = read_object(path)
-        differ = [key for key in sorted({*known, *wanted}) if known.get(key) != wanted.get(key)]
-        if differ:
-            told = ", ".join(
-                f"{key} {known.get(key)!r:.60} there, {wanted.get(key)!r:.60} now" for key in differ[:_SHOWN]
-            )
-            more = f", and {len(differ) - _SHOWN} more" if len(differ) > _SHOWN else ""
+        if told := differences(read_object(path), wanted):
             raise ConfigError(
-                f"{path.parent} was measured with something else: {told}{more}", "sweep anew, or with the same file"
+                f"{path.parent} was measured with something else: {told}", "sweep anew, or with the same file"
             )

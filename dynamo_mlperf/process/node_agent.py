@@ -1,9 +1,9 @@
 """The agent of a run on one node of a Slurm job: `python -m dynamo_mlperf.process.node_agent DIRECTORY`.
 
 It says what the node is, holds the run's ports there, tries the way to the other nodes, notes what the run's engines
-map in /dev/shm, and removes what is left of that once they are gone. One JSON object a line goes in and comes out;
-the first that comes out are the node's facts. It ends at the end of its input, on SIGINT and on SIGTERM, and when the
-first node of the job has lost its power.
+map in /dev/shm, and removes what is left of that once they are gone, and the directory for what they leave elsewhere.
+One JSON object a line goes in and comes out; the first that comes out are the node's facts. It ends at the end of its
+input, on SIGINT and on SIGTERM, and when the first node of the job has lost its power.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import select
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -26,7 +28,7 @@ import psutil
 from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.process.command import RUN_VARIABLE
 from dynamo_mlperf.process.head_watch import HeadWatch
-from dynamo_mlperf.process.machine import end_leftovers, end_processes, read_machine
+from dynamo_mlperf.process.machine import end_leftovers, end_processes, make_scratch, read_machine, run_mark
 from dynamo_mlperf.process.ports import PortClaim, claimed
 from dynamo_mlperf.process.shared_memory import NOTE_EVERY_S, mapped_by, remove_unmapped
 
@@ -124,7 +126,17 @@ class Agent:
         self._ports = PortClaim()
         self._door: socket.socket | None = None
         self._mapped: set[int] = set()
+        self._scratch: Path | None = None
         self.head = HeadWatch()
+
+    def make_scratch(self) -> str:
+        """A directory for the run's processes on this node, which goes with the agent; empty where there is no room.
+
+        Its owner is the agent, under a name that is not the run's: that one names the controller.
+        """
+        with contextlib.suppress(OSError):
+            self._scratch = make_scratch(secrets.token_hex(4), run_mark(f"agent-{self._mark.partition('@')[0]}"))
+        return str(self._scratch or "")
 
     def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Do what a line asks for, and say how it went."""
@@ -190,6 +202,8 @@ class Agent:
         end_processes(marked(self._mark))
         left = marked(self._mark)
         removed = remove_unmapped(self._mapped)
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
         self._ports.release()
         self.head.close()
         return {"removed": removed, "left": left}
@@ -232,7 +246,7 @@ def main(place: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _ask)
     try:
-        _say({"facts": facts_of(Path(place))})
+        _say({"facts": facts_of(Path(place)), "scratch": agent.make_scratch()})
         for asked in _lines(agent.head):
             if asked is None:
                 agent.look()

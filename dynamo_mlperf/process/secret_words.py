@@ -27,7 +27,7 @@ FORMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("PRIVATE KEY",),
         r"(-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]{0,20}PRIVATE KEY-----|\Z))",
     ),
-    ("a password in a URL", ("://",), r"://[^/\s:@\"']*:([^/\s:@\"']{3,})@"),
+    ("a password in a URL", (":/",), r":/{1,2}[^/\s:@\"']*:([^/\s:@\"']{3,})@"),  # one slash: taken for a path
 )
 """What secrets look like: in words, marks of which such a text has one, and the pattern; its group is the secret."""
 
@@ -52,17 +52,23 @@ WORD_MARKS = (
 """In small letters, one of which a text with a secret's name has: a plain search passes over nearly all texts."""
 NO_LITERAL = r"\(not|\$\{?[A-Z_a-z0-9]+\}?$"
 """What stands in a secret's place without being one: our own mark, or the name of a variable."""
-NO_VALUE = rf"{NO_LITERAL}|(?:null|none|true|false)$|\*+|[0-9.]+$"
+_NOTHING = rf"{NO_LITERAL}|(?:null|none|true|false)$|\*+|[0-9.]+$"
 """The same behind a name: a number there counts something."""
 
 _VARIABLE = re.compile(r"SECRET|PASSW|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY|(?:TOKEN|KEY)(?:_|$)", re.IGNORECASE)
 _KEY = re.compile(rf"{_WORDS}$|^token$", re.IGNORECASE)
 _NO_LITERAL = re.compile(NO_LITERAL)
-_NO_VALUE = re.compile(NO_VALUE, re.IGNORECASE)
+_NO_VALUE = re.compile(_NOTHING, re.IGNORECASE)
+_TOLD = re.compile(r":[ \t]+$")
+_PLAIN = re.compile(r"[A-Za-z][a-z]{0,15}(?:[-_/.][A-Za-z][a-z]{0,15}){0,2}[.;:!?]?")
+_CHOSEN = re.compile("passw|passphrase|secret|credential", re.IGNORECASE)
+_READS_ON = re.compile(r",? [a-z]")
 _COMPILED = tuple((what, marks, re.compile(form)) for what, marks, form in FORMS)
 _LONG = ((re.compile(ASSIGNED), "a value of {}"), (re.compile(WRITTEN), "a value of what is named as a secret"))
 _NAMED = re.compile(rf"(?:{_OPTIONS}|(?i:{_VARIABLES}|{_WORDS}){_BEHIND}){_WHOLE}")
 _SENTENCE = re.compile(r"[a-z]+,? [a-z]")
+AFTER = 3
+"""Characters behind a value that tell whether a sentence goes on."""
 
 
 def is_secret_name(name: str) -> bool:
@@ -82,6 +88,24 @@ def is_literal(value: object) -> bool:
     return not isinstance(value, str) or (bool(value.strip()) and not re.fullmatch(r"\$\{?\w+\}?", value.strip()))
 
 
+def is_value(named: str, value: str, rest: str) -> bool:
+    """Whether what stands behind a secret's name is a value, and not a word about it: `api-key: documentation`.
+
+    Machines make keys and tokens, and none of a word's letters alone; a person may choose a word for a password, so
+    that one is none only where a sentence goes on behind it.
+
+    Args:
+        named: The name, and what stands between it and the value.
+        value: What may be one.
+        rest: What follows, a few characters of it.
+    """
+    if _NO_VALUE.match(value):
+        return False
+    if not _TOLD.search(named) or not _PLAIN.fullmatch(value):
+        return True
+    return _CHOSEN.search(named) is not None and not _READS_ON.match(rest)
+
+
 def secret_in(text: str) -> str | None:
     """What in `text` looks like a secret, in words that do not show it; None where nothing does."""
     for what, marks, form in _COMPILED:
@@ -91,7 +115,8 @@ def secret_in(text: str) -> str | None:
         return None
     for form, what in _LONG:
         for match in form.finditer(text):
-            if not _NO_VALUE.match(match["secret"]):
+            start, end = match.span("secret")
+            if is_value(text[match.start() : start], match["secret"], text[end : end + AFTER]):
                 return what.format(match.groupdict().get("name"))
     return None
 

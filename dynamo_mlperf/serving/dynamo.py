@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from dynamo_mlperf.topology.spec import Topology
 
 
+TIDY = {"DYN_SKIP_SGLANG_LOG_FORMATTING": "true"}
+"""Keeps Dynamo's programs from leaving a file with SGLang's log settings in TMPDIR at each start, whatever engine they
+serve (`configure_sglang_logging` in `dynamo/runtime/logging.py` of ai-dynamo 1.6.1)."""
+
+
 def shared_environment(
     topology: Topology, endpoints: Endpoints, address: str, mark: str, discovery_dir: Path
 ) -> dict[str, str]:
@@ -45,6 +50,10 @@ def shared_environment(
         "TRANSFORMERS_OFFLINE": "1",
         "DO_NOT_TRACK": "1",
         "PYTHONUNBUFFERED": "1",
+        # Engines give their processes titles (setproctitle), which otherwise overwrite what the kernel shows of their
+        # environment: by the run's mark in it what is left of them is found, and what they map in /dev/shm.
+        "SPT_NOENV": "1",
+        **({} if topology.engine == "sglang" else TIDY),
     }
     if topology.frontends.discovery == "etcd":
         return {**environment, "DYN_DISCOVERY_BACKEND": "etcd", "ETCD_ENDPOINTS": endpoints.etcd_url}

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.files import open_regular
 from dynamo_mlperf.process.secret_words import (
+    AFTER,
     ASSIGNED,
     FORMS,
     NO_LITERAL,
-    NO_VALUE,
     WORD_MARKS,
     WRITTEN,
     is_secret_name,
+    is_value,
 )
 from dynamo_mlperf.submission.finding import Finding
 
@@ -30,7 +31,7 @@ _LEAST_LETTERS = 12
 _FORMS = tuple((what, tuple(mark.encode() for mark in marks), re.compile(form.encode())) for what, marks, form in FORMS)
 _ASSIGNED, _WRITTEN = re.compile(ASSIGNED.encode()), re.compile(WRITTEN.encode())
 _WORD_MARKS = tuple(mark.encode() for mark in WORD_MARKS)
-_NO_LITERAL, _NO_VALUE = re.compile(NO_LITERAL.encode()), re.compile(NO_VALUE.encode(), re.IGNORECASE)
+_NO_LITERAL = re.compile(NO_LITERAL.encode())
 
 
 def secrets_in(paths: Iterable[Path], environment: Mapping[str, str] | None = None) -> list[Finding]:
@@ -67,12 +68,18 @@ def _in_text(text: bytes, values: Mapping[str, bytes]) -> Iterator[str]:
             yield what
     if any(word in text for word in (b"TOKEN", b"SECRET", b"PASSW", b"KEY")):
         for match in _ASSIGNED.finditer(text):
-            if not _NO_VALUE.match(match["secret"]):
+            if _holds_value(match):
                 yield f"a value of {match['name'].decode('ascii', 'replace')}"
     small = text.lower()
     named = any(mark in small for mark in _WORD_MARKS) or (b"--" in text and b"token" in text)
-    if named and any(not _NO_VALUE.match(match["secret"]) for match in _WRITTEN.finditer(text)):
+    if named and any(_holds_value(match) for match in _WRITTEN.finditer(text)):
         yield "a value of an option or a key that is named as a secret"
     for name, value in values.items():
         if value in text:
             yield f"the value of {name}"
+
+
+def _holds_value(match: re.Match[bytes]) -> bool:
+    start, end = match.span("secret")
+    parts = (match.string[match.start() : start], match["secret"], match.string[end : end + AFTER])
+    return is_value(*(part.decode(errors="replace") for part in parts))

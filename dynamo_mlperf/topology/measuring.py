@@ -158,3 +158,6 @@ class Timeouts(StrictModel):
         description="Seconds between the starts of workers on one node: weights that load at once take the most memory",
     )
     warmup_requests: PositiveInt = Field(default=8, description="Requests sent to warm up before the measurement")
+    scoring_s: PositiveFloat = Field(
+        default=7200.0, ge=_LEAST_S, description="Seconds until the scoring of an accuracy test's answers is given up"
+    )

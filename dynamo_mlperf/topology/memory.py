@@ -6,21 +6,24 @@ the engine's own buffers are not. So what is refused here cannot load; what pass
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.benchmark.model_shapes import LONGEST_PROMPT_TOKENS, PUBLISHED, ModelShape, shape_of
+from dynamo_mlperf.benchmark.model_shapes import LONGEST_PROMPT_TOKENS, PRECISION_BYTES
 from dynamo_mlperf.benchmark.rules import benchmark
-from dynamo_mlperf.errors import CapacityError, ConfigError
-from dynamo_mlperf.files import read_bounded
+from dynamo_mlperf.errors import CapacityError
 from dynamo_mlperf.topology.capacity import fits
-from dynamo_mlperf.topology.document import read_document
 from dynamo_mlperf.topology.flag_values import length_of
+from dynamo_mlperf.topology.model_files import served_model
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dynamo_mlperf.benchmark.model_shapes import ModelShape
+    from dynamo_mlperf.topology.model_files import ServedModel
     from dynamo_mlperf.topology.spec import Role, RoleName, Topology
 
 GIB = 2**30
@@ -50,7 +53,6 @@ _LENGTH_FLAGS: Mapping[str, str] = {"vllm": "max-model-len", "sglang": "context-
 _UNCOUNTED = ("quantization", "cpu-offload-gb", "kv-cache-memory-bytes")
 """Flags that change what memory holds in ways not counted here: roles that set one are not judged."""
 _MOST_RAISED = 16
-_WEIGHT_SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True)
@@ -96,15 +98,6 @@ class RoleMemory:
         )
 
 
-@dataclass(frozen=True)
-class _Model:
-    """What is served: its shape, and how many bytes its files are where they can be seen."""
-
-    shape: ModelShape
-    precision: str
-    scale: float
-
-
 def memory_of(topology: Topology, base: Path) -> tuple[RoleMemory, ...]:
     """The memory of each role that can be judged; empty where the file names no GPU or the model is not known.
 
@@ -113,14 +106,14 @@ def memory_of(topology: Topology, base: Path) -> tuple[RoleMemory, ...]:
         base: What its paths are relative to.
 
     Raises:
-        CapacityError: Weights do not fit, or beside them not one sequence; the error names the numbers, and workers of
-            a higher `tensor_parallel` that load and fit the nodes, where there are any.
+        CapacityError: Weights do not fit, or beside them not one sequence; the error names the numbers, and what would
+            fit: a higher `tensor_parallel`, a lower precision, shorter sequences, else larger GPUs.
     """
     gpu = topology.nodes.gpu_memory_gib
     gpu_bytes = gpu * GIB if gpu else GPU_BYTES.get(topology.nodes.gpu or "")
     if gpu_bytes is None or topology.device != "cuda" or topology.engine not in USED_SHARE:
         return ()
-    model = _model_of(topology, base)
+    model = served_model(topology, base)
     if model is None:
         return ()
     found = []
@@ -134,7 +127,7 @@ def memory_of(topology: Topology, base: Path) -> tuple[RoleMemory, ...]:
     return tuple(found)
 
 
-def _role_memory(topology: Topology, model: _Model, gpu_bytes: float, name: RoleName, role: Role) -> RoleMemory:
+def _role_memory(topology: Topology, model: ServedModel, gpu_bytes: float, name: RoleName, role: Role) -> RoleMemory:
     flag, share = USED_SHARE[topology.engine]
     given = role.args.get(flag)
     usable = gpu_bytes * (share if given is None else float(given))
@@ -163,11 +156,16 @@ def _sequence_tokens(topology: Topology, shape: ModelShape, role: Role) -> int:
         return given
     if topology.engine == "vllm" and shape.longest:
         return shape.longest
+    return _needed_tokens(topology)
+
+
+def _needed_tokens(topology: Topology) -> int:
+    """Of the longest sequence that the benchmark is known to have."""
     rules = benchmark(topology.measure.benchmark)
     return LONGEST_PROMPT_TOKENS.get(rules.name, 0) + rules.max_new_tokens
 
 
-def _refusal(topology: Topology, model: _Model, memory: RoleMemory, role: Role) -> CapacityError:
+def _refusal(topology: Topology, model: ServedModel, memory: RoleMemory, role: Role) -> CapacityError:
     kind = topology.nodes.gpu or "a GPU"
     room = (
         f"{kind} has {_gib(memory.gpu_bytes)}, of which {topology.engine} uses {_gib(memory.usable_bytes)}"
@@ -176,31 +174,84 @@ def _refusal(topology: Topology, model: _Model, memory: RoleMemory, role: Role) 
     degree = f"tensor_parallel {role.tensor_parallel}"
     if memory.weight_bytes > memory.usable_bytes:
         what = f"{_gib(memory.weight_bytes)} of weights on each GPU ({model.precision}, {degree}); {room}"
-        other = "weights of a lower precision"
     else:
         what = (
             f"beside {_gib(memory.weight_bytes)} of weights ({degree}) no sequence of {memory.sequence_tokens} tokens "
             f"fits, which takes {_gib(memory.sequence_bytes)}; {room}"
         )
-        other = f"a lower {_LENGTH_FLAGS[topology.engine]} under roles.{memory.role}.args"
+    ways = ", or ".join(_ways_out(topology, model, memory, role))
+    return CapacityError(f"{topology.name}: roles.{memory.role}: {what}", ways)
+
+
+def _ways_out(topology: Topology, model: ServedModel, memory: RoleMemory, role: Role) -> list[str]:
+    """What would fit, each by itself, in words that can be followed."""
+    lower = _lower_precisions(model)
     wider = _wider(topology, model, memory, role)
-    if wider is None:
-        return CapacityError(f"{topology.name}: roles.{memory.role}: {what}", other)
-    shape = f"{{workers: {wider.workers}, tensor_parallel: {wider.tensor_parallel}}}"
-    return CapacityError(f"{topology.name}: roles.{memory.role}: {what}", f"roles.{memory.role}: {shape}, or {other}")
+    ways = [] if wider is None else [_shape(memory.role, wider)]
+    if (tokens := _most_tokens(topology, model, memory, role)) is not None:
+        ways.append(f"{_LENGTH_FLAGS[topology.engine]} {tokens} or less under roles.{memory.role}.args")
+    light = [one for one in lower if _role_memory(topology, one, memory.gpu_bytes, memory.role, role).sequences]
+    ways += [f"weights in {one.precision}" for one in light[:1]]
+    if ways:
+        return ways
+    both = ((one, _wider(topology, one, memory, role)) for one in lower)
+    found = [f"weights in {one.precision} with {_shape(memory.role, wide)}" for one, wide in both if wide is not None]
+    return found[:1] or [_larger_gpus(topology, model, memory, role)]
 
 
-def _wider(topology: Topology, model: _Model, memory: RoleMemory, role: Role) -> Role | None:
+def _shape(name: RoleName, role: Role) -> str:
+    return f"roles.{name}: {{workers: {role.workers}, tensor_parallel: {role.tensor_parallel}}}"
+
+
+def _lower_precisions(model: ServedModel) -> list[ServedModel]:
+    """The model in each precision below its own, the highest first."""
+    own = PRECISION_BYTES[model.precision]
+    lower = sorted((size, name) for name, size in PRECISION_BYTES.items() if size < own)
+    return [replace(model, precision=name) for _size, name in reversed(lower)]
+
+
+def _most_tokens(topology: Topology, model: ServedModel, memory: RoleMemory, role: Role) -> int | None:
+    """Tokens of the longest sequence that fits beside the weights; None where the benchmark has longer ones."""
+    room, shards = memory.usable_bytes - memory.weight_bytes, attention_shards(role)
+    value_bytes = memory.sequence_bytes / model.shape.sequence_bytes(memory.sequence_tokens, shards, 1.0)
+    low, high = 0, memory.sequence_tokens
+    while high - low > 1:
+        middle = (low + high) // 2
+        fit = model.shape.sequence_bytes(middle, shards, value_bytes) <= room
+        low, high = (middle, high) if fit else (low, middle)
+    return low if low >= _needed_tokens(topology) else None
+
+
+def _larger_gpus(topology: Topology, model: ServedModel, memory: RoleMemory, role: Role) -> str:
+    """The smallest GPUs that hold it, on as many of them for each worker as there may be."""
+    share = memory.usable_bytes / memory.gpu_bytes
+
+    def least_gib(one: Role) -> float:
+        here = _role_memory(topology, model, memory.gpu_bytes, memory.role, one)
+        return math.floor((here.weight_bytes + here.sequence_bytes) / share / GIB * 10 + 1) / 10
+
+    for one in sorted(_wider_roles(topology, role), key=least_gib):
+        if least_gib(one) < least_gib(role) and (wider := _as_many_as_fit(topology, memory.role, one)) is not None:
+            return f"GPUs of {least_gib(one):g} GiB or more with {_shape(memory.role, wider)}"
+    return f"GPUs of {least_gib(role):g} GiB or more"
+
+
+def _wider(topology: Topology, model: ServedModel, memory: RoleMemory, role: Role) -> Role | None:
     """The role with the smallest doubling of `tensor_parallel` that loads, and as many workers as then fit."""
+    for wider in _wider_roles(topology, role):
+        if _role_memory(topology, model, memory.gpu_bytes, memory.role, wider).sequences:
+            return _as_many_as_fit(topology, memory.role, wider)
+    return None
+
+
+def _wider_roles(topology: Topology, role: Role) -> Iterator[Role]:
+    """The role at each doubling of `tensor_parallel` that a node, or whole nodes of one NVLink domain, can hold."""
     most = topology.nodes.gpus * (topology.nodes.nvlink_domain or 1)
     for times in (2, 4, 8, _MOST_RAISED):
         wider = role.model_copy(update={"tensor_parallel": role.tensor_parallel * times})
         whole = wider.gpus <= topology.nodes.gpus or wider.gpus % topology.nodes.gpus == 0
-        if wider.gpus > most or not whole:
-            continue
-        if _role_memory(topology, model, memory.gpu_bytes, memory.role, wider).sequences:
-            return _as_many_as_fit(topology, memory.role, wider)
-    return None
+        if wider.gpus <= most and whole:
+            yield wider
 
 
 def _as_many_as_fit(topology: Topology, name: RoleName, wider: Role) -> Role | None:
@@ -215,42 +266,6 @@ def _as_many_as_fit(topology: Topology, name: RoleName, wider: Role) -> Role | N
         middle = (low + high) // 2
         low, high = (middle, high) if fits(with_count(middle)) else (low, middle)
     return wider.model_copy(update={"workers": low}) if low else None
-
-
-def _model_of(topology: Topology, base: Path) -> _Model | None:
-    """The model from its files where they can be seen from here, else as published under its name."""
-    paths = topology.resolve(base)
-    directory, there = paths.weights, 0
-    if paths.manifest is not None:
-        directory, there = _staged(paths.manifest, base)
-    shape = _read_shape(directory) or shape_of(PUBLISHED.get(topology.model.name, {}))
-    if shape is None:
-        return None
-    precision = topology.model.precision or shape.precision
-    if directory is not None and not there:
-        there = sum(file.stat().st_size for file in directory.glob(f"*{_WEIGHT_SUFFIX}") if file.is_file())
-    scale = there / shape.weight_bytes(precision, 1, 1) if there else 1.0
-    return _Model(shape, precision, scale)
-
-
-def _read_shape(directory: Path | None) -> ModelShape | None:
-    try:
-        value = json.loads(read_bounded(directory / "config.json")) if directory else None
-    except (OSError, ValueError):
-        return None
-    return shape_of(value) if isinstance(value, dict) else None
-
-
-def _staged(manifest: Path, base: Path) -> tuple[Path | None, int]:
-    """The source of a staging manifest, and the bytes of the weights that it lists."""
-    try:
-        value = read_document(manifest).value if manifest.is_file() else {}
-        files = [(str(file["path"]), int(file["bytes"])) for file in value.get("files", ())]
-        source = value.get("source")
-    except (ConfigError, KeyError, TypeError, ValueError):
-        return None, 0
-    there = sum(count for path, count in files if path.endswith(_WEIGHT_SUFFIX))
-    return (base / source if isinstance(source, str) else None), there
 
 
 def _gib(count: float) -> str:

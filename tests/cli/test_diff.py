@@ -131,7 +131,7 @@ def test_runs_of_one_file_differ_in_what_was_changed_and_in_results_alone(tmp_pa
     file = place.topology()
     changed = place.topology({"roles": {"decode": {"args": {"max-num-seqs": 32}}}, "measure": {"target_qps": 12}})
     changed.write_text(changed.read_text().replace(changed.stem, file.stem))
-    bad = place.topology({"roles": {"decode": {"args": {"no-such-flag": 1}}}})
+    bad = place.topology({"roles": {"decode": {"args": {"planner-profile-data": "/nowhere"}}}})
     for path, name in ((file, "first"), (file, "again"), (changed, "other"), (bad, "bad")):
         with place.run(path, run_dir=tmp_path / "runs" / name) as run:
             run.end(120)

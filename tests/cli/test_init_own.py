@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -15,9 +17,12 @@ from dynamo_mlperf.benchmark.model_shapes import PUBLISHED
 from dynamo_mlperf.cli import main
 from dynamo_mlperf.site import load_site
 from dynamo_mlperf.topology.batch import batch_differences, ignored_batch_lines
-from dynamo_mlperf.topology.memory import memory_of
+from dynamo_mlperf.topology.memory import GIB, memory_of
 from dynamo_mlperf.topology.plan import make_plan
 from dynamo_mlperf.topology.spec import load_topology
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 OF = ("--nodes", "4", "--gpus-per-node", "8", "--gpu-memory-gb", "141", "--model")
 QWEN = "qwen3-vl-235b-a22b"
@@ -122,6 +127,7 @@ def test_every_commented_line_is_a_key_of_its_file(here: Path) -> None:
         ((*OF, QWEN, "--gpu", "h1000"), "--gpu 'h1000' is not known\n  Try: --gpu with one of h100, h200, b200,"),
         (("--nodes", "2"), "needs --gpus-per-node 8 --gpu-memory-gb 141 --model M too"),
         (("--split", "1P1D"), "needs --nodes 4 --gpus-per-node 8"),
+        ((*OF, "/no/model"), "--model /no/model: there is no config.json"),
         ((*OF, "some-model"), "which benchmark --model some-model is for is not known; that of qwen3-vl-235b-a22b,"),
         ((*OF, QWEN, "--split", "9P99D"), "432 GPUs asked for, 32 in 4 nodes x 8\n  Try: a plan that fits:"),
         ((*OF, QWEN, "--split", "4P"), "--split 4P is none"),
@@ -139,6 +145,67 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
     assert init(*words) == 2
     assert said in capsys.readouterr().err
     assert list(here.iterdir()) == []
+
+
+def directory(here: Path, name: str, config: Mapping[str, Any], gib: int = 0) -> Path:
+    """A model's directory as it is downloaded, its weights so many GiB of nothing."""
+    place = here / name
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps(config))
+    with (place / "model-00001-of-00001.safetensors").open("wb") as file:
+        file.truncate(gib * GIB)
+    return place
+
+
+def test_a_directory_of_ones_own_is_judged_by_its_config_and_its_files(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The shape of Llama 2 70B, 128.5 GiB in BF16: on GPUs of 80 GB at a TP of 2 or 4, by how large its files are."""
+    words = ("--nodes", "1", "--gpus-per-node", "8", "--gpu", "h100", "--benchmark", "llama2-70b-99.9", "--model")
+    for name, gib, degree in (("as-written", 0, 2), ("smaller", 60, 1), ("larger", 250, 4)):
+        place = directory(here, name, PUBLISHED["llama2-70b"], gib)
+        assert init("made", *words, str(place)) == 0
+        said = capsys.readouterr().err
+        assert "not checked" not in said
+        text = (here / "made" / "topologies" / f"{name}-1x8.yaml").read_text()
+        assert f"tensor_parallel: {degree}," in text
+        assert f"`dynamo-mlperf stage manifest {place} -o staging/{name}.yaml` writes it" in text
+    place = directory(here, "Llama-2-70b-chat-hf", PUBLISHED["llama2-70b"])
+    assert init("made", *words[:-3], "--model", str(place)) == 0
+    assert f"model {place}: taken as llama2-70b," in capsys.readouterr().err
+    place = directory(here, "huge", PUBLISHED["llama2-70b"], 4000)
+    assert init("made", *words, "./huge") == 2
+    refusal = capsys.readouterr().err
+    assert "500.0 GiB of weights on each GPU (bf16, tensor_parallel 8)" in refusal
+    assert "lower precision" not in refusal
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_what_is_not_known_of_a_model_is_said_plainly(
+    here: Path,
+    local: bool,  # noqa: FBT001
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    word = str(directory(here, "state-space", {"model_type": "mamba"})) if local else "me/state-space"
+    assert init("made", *OF, word, "--benchmark", "llama2-70b-99.9") == 0
+    said = capsys.readouterr().err
+    assert "note: GPU memory is not checked, and tensor_parallel is yours to choose: " in said
+    assert (f"{word}/config.json does not tell the model's shape" in said) == local
+    assert ("the shape of me/state-space is not known here; --model DIRECTORY reads it" in said) != local
+
+
+def test_gpus_that_hold_it_in_no_precision_are_called_too_small(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--force", "--nodes", "1", "--gpus-per-node", "2", "--model", QWEN)
+    assert init(*words, "--gpu-memory-gb", "16") == 2
+    refusal = capsys.readouterr().err
+    assert "weights in" not in refusal
+    least_gib = float(re.findall(r"Try: GPUs of ([0-9.]+) GiB or more$", refusal, re.MULTILINE)[0])
+    assert init(*words, "--gpu-memory-gb", f"{least_gib * GIB / 1e9 + 0.2:.1f}") == 0, "a step of 0.1 in each unit"
+    assert init(*words, "--gpu-memory-gb", f"{least_gib * GIB / 1e9 - 0.3:.1f}") == 2
+    capsys.readouterr()
+    assert init(*words, "--gpu-memory-gb", f"{least_gib / 2 * GIB / 1e9:.1f}") == 2
+    precision = re.findall(r"Try: weights in (\w+)", capsys.readouterr().err)[0]
+    assert init(*words, "--gpu-memory-gb", f"{least_gib / 2 * GIB / 1e9:.1f}", "--precision", precision) == 0
 
 
 def test_another_model_is_taken_with_the_benchmark_that_it_serves(here: Path) -> None:
@@ -181,3 +248,10 @@ def test_files_of_yours_stay(here: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert init(*OF, QWEN, "--force") == 0
     assert topology.read_text() != "mine"
     assert site.read_text() == "name: mine", "one site serves all topologies, and is yours once it is there"
+
+
+def test_a_directory_is_no_site_of_yours(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "slurm" / "sites" / "my-cluster.yaml").mkdir(parents=True)
+    assert init(*OF, QWEN) == 2
+    assert "slurm/sites/my-cluster.yaml exists and differs" in capsys.readouterr().err
+    assert not (here / "topologies").exists()

@@ -347,7 +347,7 @@ def test_weights_that_cannot_load_are_refused_with_the_numbers_and_a_degree_that
     assert str(result.exception) == (
         "q3vl-gb200x16-interactive-4p8d: roles.prefill: 219.5 GiB of weights on each GPU (bf16, tensor_parallel 2); "
         "gb200 has 173.2 GiB, of which vllm uses 159.4 GiB (gpu-memory-utilization)\n"
-        "  Try: roles.prefill: {workers: 2, tensor_parallel: 4}, or weights of a lower precision"
+        "  Try: roles.prefill: {workers: 2, tensor_parallel: 4}, or weights in fp8"
     )
     assert result.stdout == ""
 

@@ -79,6 +79,13 @@ def test_a_file_that_holds_a_secret_is_refused_by_every_verb_without_showing_it(
     assert holders(here, secret) == ["mine.yaml"]
 
 
+def test_a_comment_that_tells_of_secrets_and_holds_none_is_let_pass(here: Path, repository: Path) -> None:
+    text = (repository / "topologies" / "rehearse-1p1d.yaml").read_text()
+    told = "# api-key: documentation\n# HF_TOKEN: everything is staged, so none is needed\n"
+    (here / "mine.yaml").write_text(text.replace("schema: 1", f"{told}schema: 1", 1))
+    assert ended("plan", "mine.yaml") == 0
+
+
 def test_a_site_that_holds_a_secret_is_refused_without_showing_it(
     here: Path, repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +98,29 @@ def test_a_site_that_holds_a_secret_is_refused_without_showing_it(
         assert not {WORD, HF} & set(said.err.replace("'", " ").split())
     (here / "site.yaml").write_text("prologue: ['. /home/me/keys.sh']\n")
     assert ended("plan", "mine.yaml", "--site", "./site.yaml") == 0, "the way out that the error names"
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", f"{HF}.yaml"),
+        ("plan", f"https://me:{WORD}@host/file.yaml"),
+        ("plan", "mine.yaml", HF),
+        ("plan", f"{HF}-{300 * 'y'}"),
+        ("search", "mine.yaml", "--low", f"HF_TOKEN={WORD}"),
+        ("report", f"HF_TOKEN={WORD}"),
+    ],
+)
+def test_what_is_given_as_an_argument_is_not_shown_where_it_is_a_secret(
+    words: tuple[str, ...], as_json: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell's history has it already; a job's log and a bug report need not."""
+    assert ended(*words, *as_json) == 2
+    said = capsys.readouterr()
+    assert "rror: " in said.err, "it says that something is wrong"
+    assert HF not in said.out + said.err
+    assert WORD not in said.out + said.err
 
 
 @pytest.mark.parametrize("secret", [HF, WORD])

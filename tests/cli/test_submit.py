@@ -99,6 +99,16 @@ def test_a_job_whose_time_is_too_short_is_told(here: Path) -> None:
     assert "one test takes" not in submit(path.name, "--site", "laptop", "--", "--time=2-0").stderr
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run",)])
+def test_what_is_still_to_be_filled_in_is_told(here: Path, more: tuple[str, ...]) -> None:
+    path = here / f"{LARGE}.yaml"
+    path.write_text(path.read_text().replace("target_qps: 40", "target_qps: 40  # FILL IN a rate"))
+    line = next(n for n, text in enumerate(path.read_text().split("\n"), 1) if "FILL IN" in text)
+    result = submit(path.name, "--site", "laptop", *more)
+    assert result.exception is None, result.exception
+    assert f"warning: FILL IN still stands in line {line}: complete what is meant" in result.stderr
+
+
 @pytest.mark.parametrize("manifest", ["", "kind: [\n"])
 def test_what_is_seen_and_wrong_is_refused(here: Path, manifest: str) -> None:
     if manifest:

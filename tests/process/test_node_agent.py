@@ -12,11 +12,12 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
 from dynamo_mlperf.process.command import RUN_VARIABLE
-from dynamo_mlperf.process.machine import run_mark
+from dynamo_mlperf.process.machine import controller_of, run_mark
 from dynamo_mlperf.process.node_agent import busy_port, unreachable
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Talk:
             stdout=subprocess.PIPE,
             env={"PATH": os.environ["PATH"], RUN_VARIABLE: self.mark, **env},
         )
-        self.facts = self.answer()["facts"]
+        first = self.answer()
+        self.facts, self.scratch = first["facts"], Path(first["scratch"])
 
     def ask(self, **asked: object) -> dict[str, Any]:
         assert self.process.stdin is not None
@@ -54,7 +56,7 @@ class Talk:
         return found
 
     def close(self) -> None:
-        self.process.kill()
+        self.process.terminate()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -78,6 +80,26 @@ def test_it_says_which_gpus_slurm_gave(agent: Talk) -> None:
     assert agent.facts["host"] == socket.gethostname()
     assert (agent.facts["devices"], agent.facts["gpus"]) == (["2", "5"], 2)
     assert agent.facts["gpu_numbers"] == [6, 7], "with constrained devices the names count the granted ones alone"
+
+
+def test_it_has_a_directory_that_goes_away_with_it(agent: Talk, tmp_path: Path) -> None:
+    assert agent.scratch.stat().st_mode & 0o777 == 0o700
+    assert len(f"{agent.scratch}/{uuid4()}") < 107, "vLLM's UNIX sockets are called so"
+    assert controller_of(agent.mark.partition("@")[0]) is None, "it is no controller"
+    (agent.scratch / "left").write_text("x")
+    killed = Talk(tmp_path / "killed")
+    killed.process.kill()
+    killed.process.wait()
+    assert killed.scratch.is_dir()
+    killed.close()
+    agent.process.terminate()
+    assert agent.process.wait(60) == 0
+    assert not agent.scratch.exists()
+    other = Talk(tmp_path / "other")
+    assert str(killed.scratch) in other.facts["abandoned"]
+    assert not killed.scratch.exists(), "the next run on the node removes it"
+    other.close()
+    assert not other.scratch.exists()
 
 
 def test_ports_that_one_run_holds_no_other_gets(agent: Talk, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from dynamo_mlperf.process.secret_words import (
@@ -14,6 +16,10 @@ from dynamo_mlperf.process.secret_words import (
     secret_in,
     without_secrets,
 )
+from dynamo_mlperf.submission.secret_scan import secrets_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LONG = "abcdEFGH" * 4
 """Joined to a vendor's mark here, so that this file holds nothing that looks like a key."""
@@ -91,6 +97,34 @@ def test_an_error_of_ours_keeps_its_words_and_loses_its_secrets(text: str, shown
 def test_what_is_none_stands_as_it_is(text: str) -> None:
     assert secret_in(text) is None
     assert redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("# api-key: documentation", False),
+        ("# api-key:  documentation/secrets.md", False),
+        ("# HF_TOKEN: everything is staged, so none is needed", False),
+        ("# secrets: everything is staged before", False),
+        ("# password: documentation, see there", False),
+        ("# password: correcthorse", True),
+        ("# password: correcthorse1 is the old one", True),
+        ("# api-key: documentation1", True),
+        ("# api-key=documentation", True),
+        ('# api-key: "documentation"', True),
+        ("# api-key: abcdefghijklmnopqrst", True),
+        ("# api-key: abcd-efgh-ijkl-mnop", True),
+        ("# api-key: aBcdEfghIjkl", True),
+        ("# --api-key documentation", True),
+        (f"# HF_TOKEN: {LONG}", True),
+        (f"# token hf_{LONG}", True),
+    ],
+)
+def test_a_word_about_a_secret_is_none(text: str, holds: bool, tmp_path: Path) -> None:  # noqa: FBT001
+    """In a comment a reader is told something; what a machine made, or a person chose as a password, is no such word."""
+    assert (secret_in(text) is not None) == holds
+    (tmp_path / "topology.yaml").write_text(text)
+    assert bool(secrets_in([tmp_path / "topology.yaml"], {})) == holds, "what may be measured may be submitted"
 
 
 def test_names_of_variables_and_of_keys() -> None:

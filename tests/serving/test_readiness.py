@@ -23,6 +23,7 @@ from dynamo_mlperf.serving.readiness import (
 )
 from dynamo_mlperf.topology.plan import Slot, Worker, make_plan
 from dynamo_mlperf.topology.spec import parse_topology
+from tests.topology.topology_texts import role, topology_text
 
 HEALTH = {
     "status": "healthy",
@@ -106,15 +107,7 @@ def test_a_disaggregated_request_names_both_workers() -> None:
     assert directed_headers(ids, None, "decode-0") == {"x-dynamo-worker-instance-id": "9"}
 
 
-TOPOLOGY = """
-schema: 1
-name: two
-nodes: {count: 2, gpus: 1}
-model: {name: tiny, weights: {path: /w}}
-engine: mocker
-roles: {prefill: {workers: 1}, decode: {workers: 1}}
-measure: {benchmark: qwen3-vl-235b-a22b, scenario: Interactive, target_qps: 1}
-"""
+TOPOLOGY = topology_text(nodes=2, gpus=1, engine="mocker", prefill=role(1), decode=role(1))
 
 
 def gate_of(lost: set[str]) -> Gate:

@@ -11,7 +11,7 @@ import pytest
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.process.allocation import Node
 from dynamo_mlperf.process.command import Command
-from dynamo_mlperf.serving.dynamo import etcd_command, frontend_command, shared_environment
+from dynamo_mlperf.serving.dynamo import TIDY, etcd_command, frontend_command, shared_environment
 from dynamo_mlperf.serving.endpoints import Endpoints
 from dynamo_mlperf.serving.engines.mocker import PORTS_VARIABLE
 from dynamo_mlperf.serving.workers import NodeFacts, WorkerFacts, check_launchable, flags, launch, nodes_of
@@ -56,23 +56,17 @@ def command(role: str, engine: str = "vllm", device: str = "cuda", *, shares_mem
     return made
 
 
+def vllm_words(mode: str, tensor_parallel: int) -> tuple[str, ...]:
+    """What the command line of each vLLM worker begins with."""
+    served = ("python", "-m", "dynamo.vllm", "--model", "/nvme/tiny", "--served-model-name", "tiny-abc123")
+    degrees = ("--disaggregation-mode", mode, "--tensor-parallel-size", str(tensor_parallel))
+    return (*served, *degrees, "--no-enable-prefix-caching", "--mm-processor-cache-gb", "0")
+
+
 def test_a_prefill_worker_on_gpus() -> None:
     made = command("prefill")
     assert made.argv == (
-        "python",
-        "-m",
-        "dynamo.vllm",
-        "--model",
-        "/nvme/tiny",
-        "--served-model-name",
-        "tiny-abc123",
-        "--disaggregation-mode",
-        "prefill",
-        "--tensor-parallel-size",
-        "4",
-        "--no-enable-prefix-caching",
-        "--mm-processor-cache-gb",
-        "0",
+        *vllm_words("prefill", 4),
         "--kv-transfer-config",
         '{"kv_connector": "NixlConnector", "kv_role": "kv_producer"}',
         "--max-num-batched-tokens",
@@ -179,6 +173,10 @@ def test_every_process_is_told_its_own_address(monkeypatch: pytest.MonkeyPatch) 
     assert environment["ETCD_ENDPOINTS"] == "http://10.0.0.1:25000"
     assert environment["DYN_NAMESPACE"] == "two-abc123"
     assert "HF_TOKEN" not in environment
+    assert environment.items() >= {**TIDY, "SPT_NOENV": "1"}.items()
+    served = topology.model_copy(update={"engine": "sglang"})
+    own = shared_environment(served, endpoints, "10.0.0.2", "mark", Path("/run/discovery"))
+    assert not TIDY.keys() & own.keys(), "it logs by those settings"
 
 
 def test_etcd_listens_on_one_address_and_gets_little() -> None:
@@ -226,24 +224,7 @@ def test_workers_that_share_a_process_are_a_number_on_its_command_line() -> None
 def test_a_vllm_worker_of_two_nodes_is_one_engine_with_a_leader() -> None:
     topology, endpoints = alone("vllm", "tensor_parallel: 4", "count: 2, gpus: 2, nvlink_domain: 2")
     first, second = launch(facts_of(topology, endpoints, "aggregated")).commands
-    common = (
-        "python",
-        "-m",
-        "dynamo.vllm",
-        "--model",
-        "/nvme/tiny",
-        "--served-model-name",
-        "tiny-abc123",
-        "--disaggregation-mode",
-        "agg",
-        "--tensor-parallel-size",
-        "4",
-        "--no-enable-prefix-caching",
-        "--mm-processor-cache-gb",
-        "0",
-        "--nnodes",
-        "2",
-    )
+    common = (*vllm_words("agg", 4), "--nnodes", "2")
     meeting = ("--master-addr", "10.0.0.1", "--master-port", "25005")
     assert first.argv == (*common, "--node-rank", "0", *meeting)
     assert second.argv == (*common, "--node-rank", "1", *meeting, "--headless")

@@ -10,23 +10,13 @@ import yaml
 from dynamo_mlperf.cli.plan_measure import measure_facts, measure_lines
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.topology.spec import Topology, parse_topology
+from tests.topology.topology_texts import simulated
 
 ONE: dict[str, Any] = {"workers": 1}
 
 
 def parsed(**blocks: object) -> Topology:
-    value = {
-        "schema": 1,
-        "name": "sample",
-        "nodes": {"count": 2, "gpus": 1},
-        "model": {"name": "m", "weights": {"path": "/weights"}},
-        "engine": "mocker",
-        "device": "cpu",
-        "roles": {"prefill": ONE, "decode": ONE},
-        "measure": {"benchmark": "qwen3-vl-235b-a22b", "scenario": "Interactive", "target_qps": 2},
-        **blocks,
-    }
-    return parse_topology(yaml.safe_dump(value))
+    return parse_topology(yaml.safe_dump(simulated(**blocks)))
 
 
 @pytest.mark.parametrize(("block", "idle_s"), [(None, 3600.0), (True, 3600.0), ({}, 3600.0), ({"idle_s": 5}, 5.0)])

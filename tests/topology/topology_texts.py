@@ -2,7 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dynamo_mlperf.topology.spec import Topology, parse_topology
+
+
+def simulated(**blocks: object) -> dict[str, Any]:
+    """A topology file's content: 1P1D of simulated engines on two nodes, with `blocks` in place of its own."""
+    return {
+        "schema": 1,
+        "name": "sample",
+        "nodes": {"count": 2, "gpus": 1},
+        "model": {"name": "m", "weights": {"path": "/weights"}},
+        "engine": "mocker",
+        "device": "cpu",
+        "roles": {"prefill": {"workers": 1}, "decode": {"workers": 1}},
+        "measure": measure_block(),
+        **blocks,
+    }
+
+
+def measure_block(**keys: object) -> dict[str, Any]:
+    """Its `measure:` block, with `keys` in place of its own; None takes a key out."""
+    block = {"benchmark": "qwen3-vl-235b-a22b", "scenario": "Interactive", "target_qps": 2, **keys}
+    return {key: value for key, value in block.items() if value is not None}
 
 
 def role(workers: int, tensor_parallel: int = 1, more: str = "") -> str:
