@@ -6,15 +6,16 @@ TOPOLOGY ?= topologies/demo.yaml
 # Capabilities whose absence fails the tests instead of skipping them, e.g. REQUIRE="loadgen dynamo vllm slurm"
 REQUIRE ?=
 PYTEST_ARGS ?=
+PYTEST = $(BIN)/python -m pytest $(foreach name,$(REQUIRE),--require=$(name))
 
-.PHONY: help demo sweep-demo sweep-vllm test check setup assets lint types bench-peers bench-client bench-rest proof-server proof-submission scale bench-slurm bench-staging clean
+.PHONY: help demo sweep-demo sweep-vllm test test-slurm test-others check slurm-beside setup assets lint types bench-peers bench-client bench-rest proof-server proof-submission scale bench-slurm bench-staging clean
 
 help:
 	@echo "make demo    set up, then serve, measure and judge topologies/demo.yaml on this machine"
 	@echo "make sweep-demo  two splits of real engines on the CPU, 1P1D and 1P2D, and which is better (15 minutes on two busy cores)"
 	@echo "make sweep-vllm  the same searched, in Slurm jobs of which one is cut and resumed (root, Slurm; 20 minutes and more)"
 	@echo "make test    set up, then run the tests (skips what this machine cannot run, and says why)"
-	@echo "make check   lint, types, tests: what CI runs"
+	@echo "make check   lint, types, tests: what CI runs; the tests in two halves side by side, test-slurm and test-others"
 	@echo "make setup   only the environment in .venv;  make assets: the tiny model and data set in assets/"
 	@echo "make bench-client   what load clients cost, side by side (after make bench-peers: with endpoints and AIPerf)"
 	@echo "make proof-server   a full 600 s Server run of llama2-70b's shape against the oracle (idle machine)"
@@ -51,7 +52,22 @@ sweep-vllm: setup
 	@$(BIN)/python -m tests.performance.vllm_sweep
 
 test: assets
-	@$(BIN)/python -m pytest $(foreach name,$(REQUIRE),--require=$(name)) $(PYTEST_ARGS)
+	@$(PYTEST) $(PYTEST_ARGS)
+
+# Two halves that share no port, no process and no deployment: the nodes of a Slurm are namespaces of their own, and
+# what starts engines on this machine itself, or real ones anywhere, is in the other half.
+ON_SLURM := (slurm or accounting) and not vllm
+TEST_SLURM = $(PYTEST) -m "$(ON_SLURM)" $(PYTEST_ARGS)
+SLURM_LOG := $(VENV)/test-slurm.log
+
+test-slurm: assets
+	@$(TEST_SLURM)
+
+slurm-beside: assets
+	@$(TEST_SLURM) >$(SLURM_LOG) 2>&1; code=$$?; echo; cat $(SLURM_LOG); exit $$code
+
+test-others: assets
+	@$(PYTEST) -m "not ($(ON_SLURM))" $(PYTEST_ARGS)
 
 lint: setup
 	@$(BIN)/ruff check .
@@ -60,7 +76,9 @@ lint: setup
 types: setup
 	@$(BIN)/mypy
 
-check: lint types test
+check: lint assets
+	@echo "The tests on Slurm run beside the others and tell it in $(SLURM_LOG), which is shown when they have ended."
+	@$(MAKE) --no-print-directory --jobs=3 types slurm-beside test-others
 
 # Clients to compare with, in throw-away environments; never part of CI. endpoints needs Python 3.12.
 PEERS ?= .bench-peers

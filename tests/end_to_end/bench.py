@@ -80,6 +80,14 @@ class Cluster:
         """Run a program on the login node."""
         return self.call("exec", *argv, check=check, timeout_s=timeout_s).stdout
 
+    def configure(self, **options: object) -> None:
+        """Give options of slurm.conf other values while the cluster is up."""
+        conf = self.root / "etc" / "slurm.conf"
+        names = tuple(f"{name}=" for name in options)
+        kept = [line for line in conf.read_text().splitlines() if not line.startswith(names)]
+        conf.write_text("\n".join([*kept, *(f"{name}={value}" for name, value in options.items())]) + "\n")
+        self.login("scontrol", "reconfigure")
+
     def submit(self, file: Path) -> str:
         """Sbatch a topology file as it stands; returns the job id."""
         return self.login("sbatch", "--parsable", file.name).strip()

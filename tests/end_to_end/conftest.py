@@ -35,6 +35,8 @@ def cluster(repository: Path, place: Place) -> Iterator[Cluster]:
     found = Cluster(repository / "slurm" / "devcluster", repository / f".devcluster-e2e-{os.getpid()}", place.root)
     up = found.call("up", check=False)
     assert up.returncode == 0, up.stderr
+    # On a busy machine a controller needs longer than devcluster's 5 s to end; Slurm's own default is 30.
+    found.configure(KillWait=20)
     yield found
     found.call("down")
     shutil.rmtree(found.root, ignore_errors=True)

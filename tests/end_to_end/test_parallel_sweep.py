@@ -37,9 +37,7 @@ def narrow(repository: Path, place: Place) -> Iterator[Cluster]:
     found = Cluster(repository / "slurm" / "devcluster", root, place.root, {"GPUS": "4", "NODES": "2"})
     up = found.call("up", check=False)
     assert up.returncode == 0, up.stderr
-    with (root / "etc" / "slurm.conf").open("a") as conf:
-        conf.write(f"MaxArraySize={LARGEST}\n")
-    found.login("scontrol", "reconfigure")
+    found.configure(MaxArraySize=LARGEST)
     yield found
     found.call("down")
     shutil.rmtree(root, ignore_errors=True)

@@ -27,7 +27,7 @@ def searching(repository: Path, place: Place) -> Path:
         name=NAME,
         roles={"prefill": role, "decode": role},
         search={"low": 5, "high": 200, "start": 90, "tolerance": 0.2, "time_budget_s": 60},
-        reduced={"min_duration_s": 6, "samples": 44, "percentile": 90, "latency_limit_ms": 3000},
+        reduced={"min_duration_s": 3, "samples": 44, "percentile": 90, "latency_limit_ms": 3000},
     )
     return place.write(f"{NAME}.yaml", text)
 

@@ -48,6 +48,10 @@ def test_a_sweep_goes_on_that_was_ended_or_killed_while_workers_changed(place: P
     ):
         for run in (ended, killed):
             run.wait_for("process_started", process="decode-1")
+        early = place.command("sweep", str(file), "--resume", str(killed.paths.root), "--run-dir", "early")
+        assert early.returncode == 2, "no search of it holds its lock now"
+        assert f"the run in {killed.paths.root} still runs\n  Try: wait for its end, or: dynamo-" in early.stderr
+        assert not (place.root / "early").exists()
         ended.send(signal.SIGTERM)
         killed.send(signal.SIGKILL)
         assert (ended.end().status, killed.end().status) == (143, -signal.SIGKILL)

@@ -22,7 +22,7 @@ SLOW = {"args": {"max-num-seqs": 24, "speedup-ratio": 1}}
 within which a client may be late by as much as a busy machine makes it."""
 SEARCHED: dict[str, dict[str, Any]] = {
     "measure": {"target_qps": None},
-    "reduced": {"min_duration_s": 6, "latency_limit_ms": 3000},
+    "reduced": {"min_duration_s": 3, "latency_limit_ms": 3000},
     "search": {"low": 5, "high": 200, "start": 90, "tolerance": 0.2},
 }
 SEARCH_S = 900.0
@@ -108,7 +108,7 @@ def _all_alike(folders: list[Path]) -> None:
     details = [_settings(folder) for folder in folders]
     assert len(details) > 2
     assert all(detail == details[0] for detail in details)
-    assert details[0]["effective_min_duration_ms"] == 6000
+    assert details[0]["effective_min_duration_ms"] == 3000
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -185,7 +185,7 @@ class _endless_request:  # noqa: N801 - used as a function is
 
 
 def test_a_limit_that_no_rate_keeps_is_told(place: Place) -> None:
-    edits = {**SEARCHED, "reduced": {"min_duration_s": 6, "latency_limit_ms": 600}}
+    edits = {**SEARCHED, "reduced": {"min_duration_s": 3, "latency_limit_ms": 600}}
     with place.run(place.topology(edits, role=SLOW)) as run:
         ended = run.end()
     assert ended.status == 5

@@ -26,7 +26,8 @@ FIRST, STEP = "vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seco
 def probes(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
     """The folders of three probes in one deployment: light after a fresh start, overload, light after rest."""
     place = Place(tmp_path_factory.mktemp("rest"))
-    words = ("--rounds", "1", "--kinds", "rest", "--light-s", "4", "--directory", "bench")
+    light = ("--light-s", "4", "--light-qps", "6")
+    words = ("--rounds", "1", "--kinds", "rest", *light, "--overload-s", "3", "--directory", "bench")
     done = subprocess.run(
         [sys.executable, "-m", "tests.performance.rest", *words],
         cwd=place.root,
