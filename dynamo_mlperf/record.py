@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from dynamo_mlperf.errors import ExitCode, Stopped
+from dynamo_mlperf.errors import ConfigError, ExitCode, Stopped
 from dynamo_mlperf.files import RunPaths, append_json_line, read_bounded, read_json_lines, write_json
 
 if TYPE_CHECKING:
@@ -230,6 +230,24 @@ class EventLog:
             append_json_line(self._path, {"t": round(time.time(), 6), "event": event, **details})
         except OSError as problem:
             self.problem = problem
+
+
+def new_run_directory(place: Path) -> Path:
+    """The absolute path of a run directory that is to be made; nothing is made yet.
+
+    Raises:
+        ConfigError: It exists, or has a name that LoadGen does not take, or that no table or log can show.
+    """
+    path = place.resolve()
+    odd = [letter for letter in str(path) if "\ud800" <= letter <= "\udfff" or letter < " " or letter == "\x7f"]
+    if odd:
+        raise ConfigError(
+            f"run directory {str(path)!r}: {odd[0]!r} in its name is a control character, or no UTF-8",
+            "name another --run-dir, and run where the name of every folder is UTF-8 text",
+        )
+    if path.exists():
+        raise ConfigError(f"{path} exists: results of two runs would mix", "name another --run-dir, or leave it out")
+    return path
 
 
 def write_verdict(paths: RunPaths, verdict: Verdict) -> None:

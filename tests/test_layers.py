@@ -71,6 +71,12 @@ def test_engines_are_programs_not_modules() -> None:
     assert guilty == set()
 
 
+def test_what_runs_in_other_environments_imports_nothing_of_this_package() -> None:
+    foreign = [path for folder in ENGINE_SIDE for path in folder.glob("*.py")]
+    for path in (*foreign, PACKAGE / "load" / "endpoints_parquet.py"):
+        assert not [name for name in imports_of(path) if name.split(".")[0] == "dynamo_mlperf"], path
+
+
 def test_loadgen_is_imported_in_one_module() -> None:
     users = [path.relative_to(PACKAGE).as_posix() for path in MODULES if "mlperf_loadgen" in imports_of(path)]
     assert users == ["load/loadgen_process.py"]

@@ -15,7 +15,10 @@ import click
 
 from dynamo_mlperf.cli.launch import prepare, resumable
 from dynamo_mlperf.errors import ConfigError, ExitCode, SetupError
+from dynamo_mlperf.job.rate_search import CLOSING_S
+from dynamo_mlperf.job.time_limit import refuse_without_time
 from dynamo_mlperf.process.relay import through_launcher
+from dynamo_mlperf.record import new_run_directory
 from dynamo_mlperf.site import refuse_unfilled
 from dynamo_mlperf.slurm.allocation import new_token
 from dynamo_mlperf.slurm.attach import (
@@ -104,12 +107,12 @@ def run_attached(
     refuse_unfilled(site or topology.site, Path.cwd())
     old = None if resume is None else str(resumable(resume, topology, Path.cwd(), redo=redo))
     job = live_job(job_id)
+    if job.end_t is not None and resume is None:  # what was resumed may need less
+        refuse_without_time(topology, Path.cwd(), job.end_t - time.time() - CLOSING_S, f"job {job.job_id}")
     hosts = choose_hosts(job, other_runs(job), nodes=len(plan.nodes), gpus=_gpus_wanted(topology))
     token = new_token()
     run_id = f"{topology.name}-{job.job_id}-{token}"
-    place = (run_dir or Path("runs") / run_id).resolve()
-    if place.exists():
-        raise ConfigError(f"{place} exists: results of two runs would mix", "name another --run-dir, or leave it out")
+    place = new_run_directory(run_dir or Path("runs") / run_id)
     within = Within(token, run_id, hosts, str(Path.cwd()), blocks)
     given = (("--site", site), ("--nodes", nodes), ("--resume", old), ("--within", within.as_text()))
     words = [

@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 from signal import SIGINT, SIGTERM
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dynamo_mlperf.cli.attach import began
 from dynamo_mlperf.cli.launch import answer, prepare, resumable
@@ -14,16 +14,25 @@ from dynamo_mlperf.cli.progress import TerminalProgress
 from dynamo_mlperf.errors import ConfigError, ExitCode, ServingError, SetupError
 from dynamo_mlperf.files import RunPaths
 from dynamo_mlperf.job.context import class_of, local_run_id, new_nonce
+from dynamo_mlperf.job.ending import unusable
 from dynamo_mlperf.job.held import HeldRequest, called, post
 from dynamo_mlperf.process.signals import StopFlag, stopped_by
-from dynamo_mlperf.record import EventLog, failed_verdict, read_verdict, verdict_from_json, write_verdict
+from dynamo_mlperf.record import (
+    EventLog,
+    failed_verdict,
+    new_run_directory,
+    read_verdict,
+    verdict_from_json,
+    write_verdict,
+)
 from dynamo_mlperf.slurm.runs import find_run, list_runs, read_run
 from dynamo_mlperf.slurm.standing import standings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dynamo_mlperf.job.held import Spooled
+    from dynamo_mlperf.job.held import Answer, Spooled
+    from dynamo_mlperf.record import Verdict
     from dynamo_mlperf.slurm.runs import Run
     from dynamo_mlperf.topology.spec import Topology
 
@@ -34,6 +43,8 @@ _SETTLE_S = 2.0
 """How long an answer may take to be seen after its author has ended."""
 _JOB = re.compile(r"[0-9]+(_[0-9]+)?")
 _OPEN = {"RUNNING", "UNKNOWN"}
+_KINDS = {"phase", "say", "note", "cut_short"}
+"""Of lines of progress, as `ToldProgress` writes them: methods of `Progress`."""
 
 
 def held_run(word: str) -> Run | None:
@@ -108,9 +119,7 @@ def run_on_held(
         raise ConfigError("a sweep changes its workers, and those that are held stay", "sweep without --attach RUN")
     old = None if resume is None else str(resumable(resume, topology, base_dir, redo=redo))
     run_id = local_run_id(topology.name, new_nonce())
-    place = (run_dir or Path("runs") / run_id).resolve()
-    if place.exists():
-        raise ConfigError(f"{place} exists: results of two runs would mix", "name another --run-dir, or leave it out")
+    place = new_run_directory(run_dir or Path("runs") / run_id)
     request = HeldRequest(
         run_id=run_id,
         file=str(file.absolute()),
@@ -127,14 +136,27 @@ def run_on_held(
     said = waiting.until_answered()
     if said is None:
         return int(_gone(waiting.name, topology, place, as_json=as_json))
-    if "what" in said:
-        kind = ConfigError if said["exit_code"] == ExitCode.USAGE else SetupError
-        raise kind(said["what"], said["action"])
-    value = read_verdict(RunPaths(place)) if began(place) else None
-    if value is None:
+    if (refusal := said.refusal()) is not None:
+        raise refusal
+    verdict = _verdict_in(place) if began(place) else None
+    if verdict is None:
         raise ServingError(f"run {waiting.name} left no verdict in {place}", f"read {holder.root / 'events.jsonl'}")
-    answer(verdict_from_json(value), place, as_json=as_json)
-    return int(said["exit_code"])
+    answer(verdict, place, as_json=as_json)
+    return int(said.exit_code)
+
+
+def _verdict_in(place: Path) -> Verdict | None:
+    """The verdict that the holder has written there; None before that.
+
+    Raises:
+        ServingError: What stands in its place is none.
+    """
+    path = RunPaths(place).verdict
+    try:
+        value = read_verdict(RunPaths(place))
+        return None if value is None else verdict_from_json(value)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
+        raise ServingError(f"{path} is no verdict: {problem!r:.80}", f"`dynamo-mlperf judge {place}`") from None
 
 
 class _Waiting:
@@ -147,7 +169,7 @@ class _Waiting:
         self._seen = 0
         self._stopping = False
 
-    def until_answered(self) -> dict[str, Any] | None:
+    def until_answered(self) -> Answer | None:
         """What the holder answers; None where it is gone.
 
         Raises:
@@ -162,7 +184,8 @@ class _Waiting:
                 self._hand_on_stop()
                 if time.monotonic() > look_s:
                     look_s = time.monotonic() + every_s
-                    if not _holds(read_run(self._holder.root)):
+                    now = read_run(self._holder.root)
+                    if not _holds(now if now.present else self._holder):  # it may live on without its directory
                         return self._last_word()
                 time.sleep(_POLL_S)
             self._show()
@@ -170,7 +193,7 @@ class _Waiting:
         finally:
             self._progress.close()
 
-    def _last_word(self) -> dict[str, Any] | None:
+    def _last_word(self) -> Answer | None:
         until_s = time.monotonic() + _SETTLE_S
         while (said := self._asked.answered()) is None and time.monotonic() < until_s:
             time.sleep(_POLL_S)
@@ -180,18 +203,18 @@ class _Waiting:
         for line in self._asked.told(self._seen):
             self._seen += 1
             for kind, text in line.items():
-                {
-                    "phase": self._progress.phase,
-                    "say": self._progress.say,
-                    "note": self._progress.note,
-                    "cut_short": self._progress.cut_short,
-                }[kind](text)
+                if kind in _KINDS:  # another version's are not shown
+                    getattr(self._progress, kind)(text)
 
     def _hand_on_stop(self) -> None:
         if self._stop.first is not None and not self._stopping:
             self._stopping = True
-            self._asked.stop(SIGINT if self._stop.first is SIGINT else SIGTERM)
-            self._progress.note(f"run {self.name} is asked to end the measurement; its engines stay")
+            try:
+                self._asked.stop(SIGINT if self._stop.first is SIGINT else SIGTERM)
+            except OSError as problem:
+                self._progress.note(f"run {self.name} cannot be asked to end the measurement: {problem.strerror}")
+            else:
+                self._progress.note(f"run {self.name} is asked to end the measurement; its engines stay")
         if self._stop.times > 1:
             raise stopped_by(self._stop.first or SIGTERM)
 
@@ -203,21 +226,21 @@ def _gone(holder: str, topology: Topology, place: Path, *, as_json: bool) -> Exi
     if not began(place):
         raise SetupError(f"{what}, and no measurement began", action)
     paths, measured = RunPaths(place), topology.measure
-    value = read_verdict(paths)
-    if value is not None:
-        verdict = verdict_from_json(value)
-        answer(verdict, place, as_json=as_json)
-        return verdict.exit_code
-    verdict = failed_verdict(
-        (class_of(topology), measured.benchmark, measured.scenario),
-        place,
-        ServingError(what, action),
-        target_qps=measured.target_qps,
-        model=topology.model.name,
-    )
-    events = EventLog(paths)
-    events.add("error", what=what)
-    write_verdict(paths, verdict)
-    events.add("job_end", exit_code=int(verdict.exit_code))
+    events, verdict = EventLog(paths), _verdict_in(place)
+    if verdict is None:
+        verdict = failed_verdict(
+            (class_of(topology), measured.benchmark, measured.scenario),
+            place,
+            ServingError(what, action),
+            target_qps=measured.target_qps,
+            model=topology.model.name,
+        )
+        events.add("error", what=what)
+        try:
+            write_verdict(paths, verdict)
+        except OSError as problem:
+            raise unusable(place, problem) from problem
+    if read_run(place).finished is None:  # whoever had it from the holder is the last that can say how it ended
+        events.add("job_end", exit_code=int(verdict.exit_code))
     answer(verdict, place, as_json=as_json)
     return verdict.exit_code

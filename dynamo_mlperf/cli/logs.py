@@ -60,22 +60,29 @@ def _logs(run: Run) -> dict[str, Path]:
     from dynamo_mlperf.slurm.job_output import output_file
 
     output = output_file(run)
-    return ({JOB: output} if output else {}) | _written(run)
+    return ({JOB: output} if output else {}) | _written(run.root)
 
 
-def _written(run: Run) -> dict[str, Path]:
-    """The logs of the run's processes by their names."""
+def _written(root: Path) -> dict[str, Path]:
+    """The logs of a run's processes by their names."""
     from dynamo_mlperf.files import RunPaths
 
-    return {path.stem: path for path in sorted(RunPaths(run.root).logs.glob("*.log"))}
+    return {path.stem: path for path in sorted(RunPaths(root).logs.glob("*.log"))}
 
 
 def _one(worker: str, logs: Mapping[str, Path], run: Run) -> Path:
     from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.job.held import called
     from dynamo_mlperf.topology.strict import nearest
 
     if worker in logs:
         return logs[worker]
+    if run.held_by and worker in _written(Path(run.held_by)):
+        holder = called(Path(run.held_by))
+        raise ConfigError(
+            f"{run.name} has no log {worker!r} before its end: run {holder}, which holds its engines, has it",
+            f"dynamo-mlperf logs {holder} {worker}",
+        )
     near = nearest(worker, list(logs))
     raise ConfigError(
         f"{run.name} has no log {worker!r}; there are {', '.join(logs) or 'none yet'}",
@@ -109,7 +116,7 @@ def _show(printer: _Printer, logs: Mapping[str, Path], lines: int, following: Ru
     while following is not None and end is not None:
         over = end.reached()
         if all_of_them:
-            logs = {**logs, **_written(following)}
+            logs = {**logs, **_written(following.root)}
         came = False
         for name, path in logs.items():
             text, ends[name] = _more(path, ends.get(name, 0), whole=over)

@@ -12,7 +12,7 @@ from dynamo_mlperf.files import RunPaths, write_json
 from dynamo_mlperf.job.agents import NodeAgents
 from dynamo_mlperf.job.context import Job, Progress, new_nonce
 from dynamo_mlperf.job.deployment import Deployment
-from dynamo_mlperf.job.ending import record_bug, unusable, unwritable, verdict_of, write_page
+from dynamo_mlperf.job.ending import record_bug, unusable, unwritable, verdict_of, write_page, write_traceback
 from dynamo_mlperf.job.engine_flags import check_flags
 from dynamo_mlperf.job.nodes import bind_nodes, check_nodes, choose_base_port, start_agents
 from dynamo_mlperf.job.proving import prove_itself
@@ -139,8 +139,11 @@ def _hold(job: Job, served: Served, verdict: Verdict, told: Callable[[Verdict], 
             holder = Holder(served)
         except OSError as problem:
             job.events.add("warning", what=f"engines are not held: {problem.filename}: {problem.strerror}")
-        else:
+            return
+        try:
             holder.until_end()
+        except Exception:  # noqa: BLE001 - the result of this run stands, however the hold ends
+            job.progress.note(f"the hold ended by a bug; please report {write_traceback(job)}")
 
 
 def _stop(job: Job) -> None:
@@ -258,14 +261,14 @@ class _Run:
         workload = prepare_workload(job, deployment.endpoints.model)
         with job.phase("ready"):
             ids = deployment.wait_until_ready()
-            up_t = time.time()
+            up_since_s = time.monotonic()
         prove_itself(job, deployment, workload, ids)
         verdict = run_tests(job, deployment, workload)
         if job.topology.hold is not None:
-            self.served = self._what_serves(deployment, workload, up_t)
+            self.served = self._what_serves(deployment, workload, up_since_s)
         return verdict
 
-    def _what_serves(self, deployment: Deployment, workload: Workload, up_t: float) -> Served:
+    def _what_serves(self, deployment: Deployment, workload: Workload, up_since_s: float) -> Served:
         from dynamo_mlperf.job.at_rest import Rest
         from dynamo_mlperf.job.held_measurement import Served
         from dynamo_mlperf.job.rate_search import REST_REQUESTS
@@ -273,4 +276,4 @@ class _Run:
 
         settings = self._job.topology.search or Search()
         rest = Rest(self._job, deployment, settings, workload.warm_up_bodies(REST_REQUESTS))
-        return Served(self._job, deployment, rest, self._manifest, up_t)
+        return Served(self._job, deployment, rest, self._manifest, up_since_s)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.files import write_atomic
 from dynamo_mlperf.job.losses import Losses, tolerated
+from dynamo_mlperf.job.nodes import temporary_of
 from dynamo_mlperf.job.stragglers import looked_for, slow_workers
 from dynamo_mlperf.process.machine import run_mark
 from dynamo_mlperf.serving.canary import serve_each, warm_up
@@ -51,13 +52,18 @@ SIMULATED_SHARE_FROM = 17
 
 @dataclass
 class Deployment:
-    """The running deployment of a job."""
+    """The running deployment of a job.
+
+    Attributes:
+        whole: False while workers are restarted, and from then on where they did not come back.
+    """
 
     job: Job
     endpoints: Endpoints
     model_dirs: Mapping[int, Path]
     machines: Mapping[int, MachineFacts]
     ids: dict[str, int] = field(default_factory=dict)
+    whole: bool = True
 
     def __post_init__(self) -> None:
         self.losses = Losses(self.job, self.endpoints, self.ids, self._start_engine)
@@ -157,9 +163,11 @@ class Deployment:
             ServingError: One does not come back.
         """
         processes = [one for one in self.endpoints.processes if not set(workers).isdisjoint(_names(one))]
+        self.whole = False
         self.stop_engines(processes)
         self.start_engines(processes)
         self.prove(self.wait_until_ready(), self._canary_bodies)
+        self.whole = True
 
     @property
     def _has_store(self) -> bool:
@@ -241,12 +249,7 @@ class Deployment:
             run_mark(self.job.run_id),
             self.job.paths.root / "discovery",
         )
-        if self.job.allocation.shares_memory:
-            # Engines leave sockets and files there; the run's own directory goes away with the run.
-            temporary = self.job.scratch / "tmp"
-            temporary.mkdir(exist_ok=True)
-            shared["TMPDIR"] = str(temporary)
-        return {**shared, **self.job.site.environment}
+        return {**shared, **temporary_of(self.job, node.position), **self.job.site.environment}
 
     def tolerate_losses(self) -> None:
         """From here on a replica may be lost where the file says so; before, it is a deployment that never stood."""

@@ -70,13 +70,20 @@ def failed(job: Job, problem: DynamoMlperfError, check: str = "run") -> Verdict:
 
 def record_bug(job: Job) -> None:
     """An exception that nobody expected leaves a verdict too, with the traceback beside it."""
-    text = traceback.format_exc()
+    write_traceback(job)
     with contextlib.suppress(OSError):
-        (job.paths.root / "traceback.txt").write_text(text)
-        last = text.strip().splitlines()[-1]
+        last = traceback.format_exc().strip().splitlines()[-1]
         problem = DynamoMlperfError(last, "please report traceback.txt with the command that you ran")
         job.events.add("error", what=last)
         write_verdict(job.paths, failed(job, problem, "bug"))
+
+
+def write_traceback(job: Job) -> Path:
+    """Write the traceback of the exception that is being handled; returns where."""
+    path = job.paths.root / "traceback.txt"
+    with contextlib.suppress(OSError):
+        path.write_text(traceback.format_exc())
+    return path
 
 
 def write_page(job: Job) -> None:

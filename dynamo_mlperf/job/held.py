@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, SetupError
+from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, ExitCode, ServingError, SetupError
 from dynamo_mlperf.files import append_json_line, read_bounded, read_text, write_atomic, write_json
 from dynamo_mlperf.topology.document import Document
 from dynamo_mlperf.topology.measuring import PathText
@@ -60,6 +60,28 @@ class HeldRequest(StrictModel):
 
 
 @dataclass(frozen=True)
+class Answer:
+    """The last word on a request.
+
+    Attributes:
+        exit_code: Of the measurement, or of its refusal.
+        what: Why none began, or has a verdict; None where one has.
+        action: What to do about that.
+    """
+
+    exit_code: ExitCode
+    what: str | None = None
+    action: str = ""
+
+    def refusal(self) -> DynamoMlperfError | None:
+        """The error that the holder met; None where there was none."""
+        if self.what is None:
+            return None
+        kinds = {ExitCode.USAGE: ConfigError, ExitCode.SETUP: SetupError}
+        return kinds.get(self.exit_code, DynamoMlperfError)(self.what, self.action)
+
+
+@dataclass(frozen=True)
 class Spooled:
     """A request in the holder's directory.
 
@@ -97,22 +119,33 @@ class Spooled:
         """A line of progress."""
         append_json_line(self.root / PROGRESS, said)
 
-    def told(self, known: int) -> list[dict[str, Any]]:
-        """The lines of progress after the first `known`; the last may be in the making."""
+    def told(self, known: int) -> list[dict[str, str]]:
+        """The lines of progress after the first `known`; the last may be in the making, and one that is none is {}."""
         raw = _text(self.root / PROGRESS)
-        return [json.loads(line) for line in raw.split("\n")[:-1][known:]]
+        return [_said(line) for line in raw.split("\n")[:-1][known:]]
 
     def answer(self, exit_code: int, problem: DynamoMlperfError | None = None) -> None:
-        """The last word; a `problem` means that nothing began."""
+        """The last word; a `problem` means that nothing began, or that nothing of it is on record."""
         refused = {} if problem is None else {"what": problem.what, "action": problem.action}
         write_json(self.root / ANSWER, {"exit_code": int(exit_code), **refused})
 
-    def answered(self) -> dict[str, Any] | None:
-        """The last word; None before it is spoken."""
+    def answered(self) -> Answer | None:
+        """The last word; None before it is spoken.
+
+        Raises:
+            ServingError: What stands in its place is none.
+        """
         if ANSWER not in _names(self.root):
             return None
-        value: dict[str, Any] = json.loads(read_bounded(self.root / ANSWER))
-        return value
+        path = self.root / ANSWER
+        try:
+            value = json.loads(read_bounded(path))
+            code = ExitCode(value["exit_code"])
+            return Answer(code, str(value["what"]) if "what" in value else None, str(value.get("action", "")))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
+            raise ServingError(
+                f"{path} is no answer: {problem!r:.80}", f"`dynamo-mlperf status {self.root.name}` says how it ended"
+            ) from None
 
     def stop(self, number: signal.Signals) -> None:
         """Ask for an early end of the measurement; the engines stay."""
@@ -150,6 +183,15 @@ def spooled(spool: Path) -> list[Spooled]:
     return [one for one in open_ones if ANSWER not in _names(one.root)]
 
 
+def is_gone(spool: Path) -> bool:
+    """Whether the directory for requests has vanished, with the run directory or alone; other errors do not say so."""
+    try:
+        spool.stat()
+    except OSError as problem:
+        return isinstance(problem, FileNotFoundError | NotADirectoryError)
+    return False
+
+
 def post(run_dir: Path, request: HeldRequest, file: Path) -> Spooled:
     """Ask the run in `run_dir` for a measurement.
 
@@ -164,6 +206,7 @@ def post(run_dir: Path, request: HeldRequest, file: Path) -> Spooled:
         write_json(beside / REQUEST, request.model_dump(mode="json"))
         beside.rename(place)
     except OSError as problem:
+        shutil.rmtree(beside, ignore_errors=True)
         raise SetupError(
             f"{spool} cannot be written: {problem.strerror}", "measure through a run of your own, on a disk with room"
         ) from problem
@@ -177,6 +220,15 @@ def _names(directory: Path) -> list[str]:
             return [entry.name for entry in entries]
     except OSError:
         return []
+
+
+def _said(line: str) -> dict[str, str]:
+    """A line of progress; empty for what is none."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return {str(kind): str(text) for kind, text in value.items()} if isinstance(value, dict) else {}
 
 
 def _text(path: Path) -> str:

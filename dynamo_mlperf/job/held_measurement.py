@@ -7,27 +7,28 @@ come to rest, as between the probes of a search.
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from dynamo_mlperf.errors import ConfigError, Stopped
-from dynamo_mlperf.files import RunPaths, append_json_line, read_json_lines, write_json
+from dynamo_mlperf.errors import ConfigError, ExitCode, Stopped
+from dynamo_mlperf.files import RunPaths, append_json_line, write_json
 from dynamo_mlperf.job.ending import record_bug, unusable, unwritable, verdict_of, write_page
 from dynamo_mlperf.job.endpoints_data import check_client
 from dynamo_mlperf.job.held import called
 from dynamo_mlperf.job.held_match import Asked, refuse_another
+from dynamo_mlperf.job.held_records import HolderRecords, LogSlices, copy_node_records
 from dynamo_mlperf.job.probe import REST
 from dynamo_mlperf.job.proving import prove_itself
-from dynamo_mlperf.job.resuming import link_file
+from dynamo_mlperf.job.rate_search import allocation_left_s
 from dynamo_mlperf.job.tests import run_tests
+from dynamo_mlperf.job.time_limit import refuse_without_time
 from dynamo_mlperf.job.versions import collect_versions
 from dynamo_mlperf.job.workload import check_workload, prepare_workload
 from dynamo_mlperf.process.signals import stopped_by
-from dynamo_mlperf.record import EventLog, write_verdict
+from dynamo_mlperf.record import EventLog, new_run_directory, write_verdict
 from dynamo_mlperf.serving.supervisor import Layer
 from dynamo_mlperf.site import load_site
 from dynamo_mlperf.topology.capacity import scaled
@@ -35,9 +36,7 @@ from dynamo_mlperf.topology.plan import make_plan, plan_as_json
 from dynamo_mlperf.topology.spec import load_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from dynamo_mlperf.errors import ExitCode
+    from dynamo_mlperf.errors import SetupError
     from dynamo_mlperf.job.at_rest import Rest
     from dynamo_mlperf.job.context import Job, Progress
     from dynamo_mlperf.job.deployment import Deployment
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from dynamo_mlperf.record import Verdict
     from dynamo_mlperf.staging.manifest import Manifest
 
-NODE_RECORDS = ("check-*.json", "node-*.jsonl")
-"""Logs that say what the nodes are made of, and that belong to every run on them."""
 _SAY_S = 1.0
 
 
@@ -59,14 +56,14 @@ class Served:
         deployment: What serves.
         rest: Brings the engines to rest.
         manifest: By which their weights were loaded; None where those are used in place.
-        up_t: When every worker had come up, in seconds since the epoch.
+        up_since_s: When every worker had come up, on the monotonic clock.
     """
 
     holder: Job
     deployment: Deployment
     rest: Rest
     manifest: Manifest | None
-    up_t: float
+    up_since_s: float
 
 
 class ToldProgress:
@@ -105,7 +102,7 @@ class ToldProgress:
 
 
 class HeldMeasurement:
-    """A measurement that was asked for and fits; `run` makes it.
+    """A measurement that was asked for and fits, with its run directory; `run` makes it.
 
     Args:
         served: What it runs on.
@@ -114,17 +111,25 @@ class HeldMeasurement:
 
     Raises:
         ConfigError: It cannot be made through these engines; says why.
-        SetupError: The LoadGen wheel is of another round.
+        SetupError: No time is left for it, the LoadGen wheel is of another round, or a record or directory is at fault.
     """
 
     def __init__(self, served: Served, asked: Spooled, number: int) -> None:
         self._served, self._asked, self._number = served, asked, number
         self.request: HeldRequest = asked.read()
         self._what = self._checked()
-        self._began_t = time.time()
+        self._of_holder = HolderRecords.read(served.holder.paths, served.deployment)
+        self._began_t, self._began_s = time.time(), time.monotonic()
         self._measures = False
         self._stopped = False
         self._restarted = False
+        self.unwritten: SetupError | None = None
+        """Why its directory holds no verdict, once it has been made."""
+        self._logs = LogSlices(served.holder.paths, self._of_holder)
+        try:
+            self._job = self._open()
+        except OSError as problem:
+            raise unusable(Path(self.request.run_dir), problem) from problem
 
     def _checked(self) -> Asked:
         request, base_dir = self.request, Path(self.request.base_dir)
@@ -138,41 +143,36 @@ class HeldMeasurement:
         refuse_another(self._served.deployment, self._served.manifest, asked)
         check_workload(topology, base_dir)
         check_client(topology, site)
-        if Path(request.run_dir).exists():
-            raise ConfigError(f"{request.run_dir} exists: results of two runs would mix", "name another --run-dir")
+        left_s = None if request.resume else allocation_left_s(self._served.holder)
+        if left_s is not None:
+            refuse_without_time(topology, base_dir, left_s, f"run {called(self._served.holder.paths.root)}")
+        new_run_directory(Path(request.run_dir))
         return asked
 
     def look(self) -> None:
-        """End the measurement where whoever asked for it wants that.
+        """End the measurement where whoever asked for it wants that; workers that are restarted come up before.
 
         Raises:
             Stopped: They do.
         """
-        number = self._asked.asked_to_stop() if self._measures else None
+        number = self._asked.asked_to_stop() if self._measures and self._served.deployment.whole else None
         if number is not None:
             self._stopped = True
             raise stopped_by(number)
 
     def run(self) -> ExitCode:
-        """Make it, to its recorded verdict; the engines stay up, whatever comes of it.
-
-        Raises:
-            SetupError: Its directory cannot be made.
-        """
-        try:
-            job = self._open()
-        except OSError as problem:
-            raise unusable(Path(self.request.run_dir), problem) from problem
-        decided = False
+        """Make it, to its recorded verdict; the engines stay up, whatever comes of it."""
+        job = self._job
         try:
             self._measures = True
             verdict, code = verdict_of(job, lambda: self._measured(job))
             self._measures = False
-            decided = True
-        finally:
-            if not decided:
-                record_bug(job)
-        return self._recorded(job, verdict, code)
+            code = self._recorded(job, self._told(verdict), code)
+        except Exception:  # noqa: BLE001 - a bug that one measurement meets does not cost the engines
+            self._measures = False
+            record_bug(job)
+            code = ExitCode.BUG
+        return self._ended(job, code)
 
     def _open(self) -> Job:
         """The run directory, and the job that records there; its processes are marked as the holder's."""
@@ -181,10 +181,8 @@ class HeldMeasurement:
         for directory in (paths.root, paths.logs):
             directory.mkdir(parents=True)
         shutil.copyfile(self._asked.topology, paths.topology)
-        binding = json.loads(holder.paths.plan.read_text())["binding"]
-        write_json(paths.plan, {**plan_as_json(what.plan), "binding": binding})
-        for path in (path for pattern in NODE_RECORDS for path in holder.paths.logs.glob(pattern)):
-            link_file(path, paths.logs / path.name)
+        write_json(paths.plan, {**plan_as_json(what.plan), "binding": self._of_holder.binding})
+        copy_node_records(holder.paths, paths)
         laid_over = {**({} if request.nodes is None else {"nodes": request.nodes}), **request.blocks}
         events = EventLog(paths)
         events.add(
@@ -216,15 +214,13 @@ class HeldMeasurement:
             rest = self._served.rest.reach()
             write_json(job.paths.root / REST, rest)
             self._restarted = bool(rest["restarted"])
-        for line in _started(deployment, holder.paths):
+        for line in self._of_holder.commands:
             append_json_line(job.paths.commands, line)
         with job.supervisor.recording(job.paths, job.events):
             deployment.follow(job)
             try:
                 with job.phase("check"):
-                    # What serves has the versions that it was started with; the load client may be another.
-                    held = json.loads(holder.paths.versions.read_text())
-                    write_json(job.paths.versions, {**collect_versions(job), **held})
+                    write_json(job.paths.versions, self._of_holder.versions_with(collect_versions(job)))
                     workload = prepare_workload(job, deployment.endpoints.model)
                 prove_itself(job, deployment, workload, deployment.ids)
                 return run_tests(job, deployment, workload)
@@ -232,21 +228,29 @@ class HeldMeasurement:
                 deployment.follow(holder)
 
     def _recorded(self, job: Job, verdict: Verdict, code: ExitCode) -> ExitCode:
-        verdict = self._told(verdict)
+        """Write the verdict, first of all: a scheduler that ends the holder may leave no time for more."""
         try:
-            write_verdict(job.paths, verdict)  # first: a scheduler that ends the holder may leave no time after it
+            write_verdict(job.paths, verdict)
         except OSError as problem:
-            verdict, code = unwritable(job, problem)
+            _verdict, code = unwritable(job, problem)
+            self.unwritten = unusable(job.paths.root, problem)
+        return code
+
+    def _ended(self, job: Job, code: ExitCode) -> ExitCode:
         with contextlib.suppress(Stopped):  # the holder is told so again
             job.supervisor.retire_above(Layer.FRONTEND)
         with job.phase("record"):
+            try:
+                self._logs.copy(job.paths)
+            except OSError as problem:
+                job.events.add("warning", what=f"the engines' logs are not copied: {problem.strerror}")
             write_page(job)
         job.events.add("job_end", exit_code=int(code))
         return code
 
     def _told(self, verdict: Verdict) -> Verdict:
         """The verdict with whose engines these were, and who was stopped where not the measurement alone was."""
-        holder, up_s = called(self._served.holder.paths.root), self._began_t - self._served.up_t
+        holder, up_s = called(self._served.holder.paths.root), self._began_s - self._served.up_since_s
         restarted = ", restarted before it to come to rest" if self._restarted else ""
         note = f"engines held by run {holder}, up for {up_s:.0f} s, measurement {self._number}{restarted}"
         first = verdict.reasons[0] if verdict.reasons else None
@@ -254,12 +258,3 @@ class HeldMeasurement:
             got = f"run {holder}, which holds the engines, was {first.got}"
             verdict = replace(verdict, reasons=(replace(first, got=got), *verdict.reasons[1:]))
         return replace(verdict, notes=(note, *verdict.notes))
-
-
-def _started(deployment: Deployment, paths: RunPaths) -> Iterator[dict[str, Any]]:
-    """What the holder has started that serves: store, frontends, engines; not its own load client."""
-    frontends = {f"frontend-{frontend.index}" for frontend in deployment.endpoints.plan.frontends}
-    serving = {"etcd", *frontends, *(process.name for process in deployment.endpoints.processes)}
-    for line in read_json_lines(paths.commands):
-        if str(line["process"]).partition(".")[0] in serving:
-            yield line

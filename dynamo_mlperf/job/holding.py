@@ -6,17 +6,22 @@ in the deployment. Its own verdict stands whichever it is; how the hold ended is
 
 from __future__ import annotations
 
+import contextlib
 import time
+import traceback
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, ExitCode, SetupError
-from dynamo_mlperf.job.held import called, open_spool, spooled
+from dynamo_mlperf.job.held import called, is_gone, open_spool, spooled
 from dynamo_mlperf.job.held_measurement import HeldMeasurement, Served
 from dynamo_mlperf.job.rate_search import allocation_left_s
 from dynamo_mlperf.topology.holding import Hold
 
 if TYPE_CHECKING:
+    from dynamo_mlperf.job.context import Job
     from dynamo_mlperf.job.held import Spooled
+
+    _Owed = tuple[Spooled, ExitCode, DynamoMlperfError | None]
 
 LOOK_S = 0.25
 """How often the directory for requests is looked into."""
@@ -39,36 +44,41 @@ class Holder:
         self._next_look_s = 0.0
         self._measured = 1
         self._answered: set[str] = set()
+        self._owed: list[_Owed] = []
 
     def until_end(self) -> str:
         """Hold to the end; returns how it came, for people."""
         job, block = self._job, self._job.topology.hold or Hold()
-        left_s = allocation_left_s(job)
-        until_s = float("inf") if left_s is None else time.monotonic() + left_s
         job.events.add("hold_begin", idle_s=block.idle_s)
         job.progress.note(f"engines are held; measure again: dynamo-mlperf run FILE --attach {self._name}")
         job.supervisor.watch(self._look)
         how = "a bug"
         try:
-            how = self._serve(block.idle_s, until_s)
+            how = self._serve(block.idle_s)
         except DynamoMlperfError as problem:
             how = problem.what.partition("\n")[0].partition(";")[0]  # without its last lines
         finally:
             gone = SetupError(f"run {self._name} holds its engines no more: {how}", "start them anew: without --attach")
             for asked in self._open():
                 self._answer(asked, gone.exit_code, gone)
+            self._pay()
             job.events.add("hold_end", what=how, measurements=self._measured)
         job.progress.note(f"engines are let go: {how}; measurements through them: {self._measured}")
         return how
 
-    def _serve(self, idle_s: float, until_s: float) -> str:
-        idle_since_s, next_say_s = time.monotonic(), 0.0
+    def _serve(self, idle_s: float) -> str:
+        idle_since_s, until_s, next_say_s = time.monotonic(), _until_s(self._job), 0.0
         while True:
             self._job.supervisor.pause(LOOK_S)
+            self._pay()
             for asked in self._open()[:1]:
                 next_say_s = 0.0
                 if self._measure(asked):
                     idle_since_s = time.monotonic()
+            if not self._served.deployment.whole:
+                return "workers that had to be restarted did not come up again"
+            if is_gone(self._spool):
+                return f"{self._spool} is gone, and nobody can ask any more"
             now_s = time.monotonic()
             if now_s > until_s:
                 return "the job's time is nearly over"
@@ -76,6 +86,7 @@ class Holder:
                 return f"nobody has measured for {idle_s:g} s"
             if now_s > next_say_s:
                 next_say_s = now_s + SAY_S
+                until_s = _until_s(self._job)  # an administrator may have changed it
                 left_s = idle_s - (now_s - idle_since_s)
                 self._job.progress.say(f"measurements so far: {self._measured}; {left_s:.0f} s left to ask for another")
 
@@ -87,6 +98,7 @@ class Holder:
         """
         job, code = self._job, ExitCode.BUG
         refused: DynamoMlperfError | None = None
+        unwritten: DynamoMlperfError | None = None
         try:
             self._current = HeldMeasurement(self._served, asked, self._measured + 1)
             self._measured += 1
@@ -94,15 +106,24 @@ class Holder:
             job.events.add("held_measurement", run=run_id, run_dir=run_dir)
             job.progress.note(f"measurement {self._measured}: {run_dir}")
             code = self._current.run()
-        except (ConfigError, SetupError, OSError) as problem:
-            refused = SetupError(str(problem), "mend that") if isinstance(problem, OSError) else problem
-            code = refused.exit_code
-            job.events.add("held_refused", run=asked.root.name, what=refused.what)
+            unwritten = self._current.unwritten
+        except (ConfigError, SetupError) as problem:
+            refused = problem
+        except OSError as problem:
+            what = f"{problem.filename or asked.root}: {problem.strerror}"
+            refused = SetupError(what, f"let {job.allocation.describe()} read it, and ask again")
+        except DynamoMlperfError:
+            raise
+        except Exception as problem:  # noqa: BLE001 - a bug that one request meets does not cost the engines
+            refused = _bug(asked, problem)
         finally:
+            if refused is not None:
+                code = refused.exit_code
+                job.events.add("held_refused", run=asked.root.name, what=refused.what)
             if self._current is not None:
                 job.events.add("held_measurement_end", run=asked.root.name, exit_code=int(code))
             self._current = None
-            self._answer(asked, code, refused)
+            self._answer(asked, code, refused or unwritten)
         return refused is None
 
     def _look(self) -> None:
@@ -127,7 +148,30 @@ class Holder:
 
     def _answer(self, asked: Spooled, code: ExitCode, refused: DynamoMlperfError | None) -> None:
         self._answered.add(asked.root.name)
-        try:
-            asked.answer(code, refused)
-        except OSError as problem:
-            self._job.events.add("warning", what=f"{asked.root.name} was not answered: {problem.strerror}")
+        self._owed.append((asked, code, refused))
+        self._pay()
+
+    def _pay(self) -> None:
+        """Give the answers that are owed; what a full disk does not take is tried again on the next turn."""
+        owed, self._owed = self._owed, []
+        for asked, code, refused in owed:
+            try:
+                asked.answer(code, refused)
+            except FileNotFoundError:
+                continue  # its directory is gone, and nobody looks for an answer there
+            except OSError:
+                self._owed.append((asked, code, refused))
+
+
+def _until_s(job: Job) -> float:
+    """When the hold has to end for the job's time, on the monotonic clock."""
+    left_s = allocation_left_s(job)
+    return float("inf") if left_s is None else time.monotonic() + left_s
+
+
+def _bug(asked: Spooled, problem: Exception) -> DynamoMlperfError:
+    """What is told of an exception that nobody expected; its traceback lies beside the request."""
+    path = asked.root / "traceback.txt"
+    with contextlib.suppress(OSError):
+        path.write_text(traceback.format_exc())
+    return DynamoMlperfError(f"a bug: {type(problem).__name__}: {problem}", f"please report {path}")

@@ -194,7 +194,10 @@ def _look(place: LoadPlace, test: LoadTest, child: Child, pulse: Pulse, watch: W
 
 
 class Pulse:
-    """Notices a load client that is alive but does nothing: its progress file changes every second while it works."""
+    """Notices a load client that is alive but does nothing: its progress file changes every second while it works.
+
+    Its clock alone is no sign of life once every query has ended: LoadGen has nothing to wait for any more.
+    """
 
     def __init__(self, silent_s: float) -> None:
         self._silent_s = silent_s
@@ -208,6 +211,8 @@ class Pulse:
             MeasureError: It has said the same for too long.
         """
         now = time.monotonic()
+        if seen is not None and seen.get("completed") == seen.get("generated_queries"):
+            seen = {**seen, "t_s": None}
         if seen != self._last:
             self._last, self._since = seen, now
         elif now - self._since > self._silent_s:

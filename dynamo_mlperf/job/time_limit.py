@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dynamo_mlperf.errors import SetupError
 from dynamo_mlperf.job.expected import expected_settings
 from dynamo_mlperf.load.enough import enough_queries
 from dynamo_mlperf.report.quantities import duration
@@ -57,6 +58,27 @@ def check_time_limit(text: str, topology: Topology, base_dir: Path, options: Seq
     where = f"line {given[-1].line}" if given[-1].line else "the command line"
     said = f"one test takes {duration(needed_s)} or more ({what}), but --time={given[-1].value} ({where}) ends the job"
     return f"{said} after {duration(limit_s)}; give --time more than that, with start and warm-up, or raise target_qps"
+
+
+def refuse_without_time(topology: Topology, base_dir: Path, left_s: float, what: str) -> None:
+    """Refuse a measurement of which one test takes longer than is left, before anything of it starts.
+
+    Args:
+        topology: The file.
+        base_dir: What its paths are relative to.
+        left_s: Seconds that are left for it.
+        what: Whose time that is, such as `job 17`.
+
+    Raises:
+        SetupError: With both figures.
+    """
+    needed_s, why = _needed(topology, base_dir)
+    if needed_s > left_s:
+        raise SetupError(
+            f"one test takes {duration(needed_s)} or more ({why}), and {what} has {duration(max(0.0, left_s))} left "
+            "for it",
+            "attach to a job with more time, raise target_qps, or shorten the test by `reduced: {min_duration_s: ...}`",
+        )
 
 
 def _needed(topology: Topology, base_dir: Path) -> tuple[float, str]:

@@ -122,7 +122,8 @@ def read_run(root: Path, submitted: Submitted | None = None) -> Run:
     paths = RunPaths(root)
     events = _lines(paths.events)
     begin = next((event for event in events if event.get("event") == "job_begin"), {})
-    found = _SLURM.search(str(begin.get("place", "")))
+    place = "" if begin.get("held_by") else str(begin.get("place", ""))  # else a person's name for the holder is in it
+    found = _SLURM.search(place)
     job_id = found[1] if found else (submitted.job_id if submitted else "")
     phases = [event for event in events if event.get("event") == "phase_begin"]
     end: dict[str, Any] = next((event for event in reversed(events) if event.get("event") == "job_end"), {})

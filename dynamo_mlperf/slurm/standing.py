@@ -56,7 +56,7 @@ class Standing:
 def standings(runs: Sequence[Run]) -> tuple[list[Standing], str]:
     """How the runs stand, and why Slurm could not be asked (empty when it could, or when there was nothing to ask)."""
     held = sorted({run.held_by for run in runs if run.held_by and run.finished is None})
-    holders, _ = standings([read_run(Path(root)) for root in held]) if held else ([], "")
+    holders, _ = standings([replace(read_run(Path(root)), held_by="") for root in held]) if held else ([], "")
     words = {root: standing.outcome.word for root, standing in zip(held, holders, strict=True)}
     job_ids = [run.job_id for run in runs if run.job_id and not run.step]
     steps = live_steps(sorted({run.job_id for run in runs if run.step and run.finished is None}))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from tests.fakes.slurm_programs import NO_CONFIGURATION, NO_CONTROLLER, FakeSlurm
+from tests.topology.topology_texts import measure_block, simulated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,18 +36,8 @@ def slurm(tmp_path: Path) -> FakeSlurm:
 
 
 def attached(slurm: FakeSlurm, verb: str, *words: str, **blocks: object) -> subprocess.CompletedProcess[str]:
-    value = {
-        "schema": 1,
-        "name": "sample",
-        "nodes": {"count": 2, "gpus": 1},
-        "model": {"name": "m", "weights": {"path": "/weights"}},
-        "engine": "mocker",
-        "device": "cpu",
-        "roles": {"prefill": {"workers": 1}, "decode": {"workers": 1}},
-        "measure": {"benchmark": "qwen3-vl-235b-a22b", "scenario": "Interactive", "dataset": "/there", "target_qps": 2},
-        "reduced": {"min_duration_s": 4, "samples": 44},
-        **blocks,
-    }
+    given = {"measure": measure_block(dataset="/there"), "reduced": {"min_duration_s": 4, "samples": 44}, **blocks}
+    value = simulated(**given)
     file = slurm.directory.parent / "sample.yaml"
     file.write_text(yaml.safe_dump(value))
     argv = [sys.executable, "-m", "dynamo_mlperf.cli", verb, file.name, "--attach", "17", *words]
@@ -79,6 +71,18 @@ def test_too_few_gpus_and_a_run_under_way_are_refused(slurm: FakeSlurm) -> None:
     slurm.answers("squeue", "17.0  dmp-0a1b2c.1  n2\n")
     done = attached(slurm, "run")
     assert (done.returncode, "another run of ours is under way on 1 of them (n2; 1 steps)" in done.stderr) == (3, True)
+    assert slurm.calls("srun") == []
+
+
+def test_a_test_that_does_not_fit_the_jobs_time_is_refused_before_anything_starts(slurm: FakeSlurm) -> None:
+    slurm.answers("scontrol", JOB.replace("EndTime=1800000000", f"EndTime={int(time.time()) + 400}"))
+    long = {"min_duration_s": 500, "samples": 44}
+    done = attached(slurm, "run", reduced=long)
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+    assert "error: one test takes 8 min 26 s or more (1012 queries at 2 per second), and job 17 has " in done.stderr
+    assert " left for it\n  Try: attach to a job with more time" in done.stderr
+    done = attached(slurm, "search", reduced=long)
+    assert (done.returncode, "(500 s at least by its settings), and job 17 has " in done.stderr) == (3, True)
     assert slurm.calls("srun") == []
 
 

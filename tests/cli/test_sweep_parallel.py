@@ -15,6 +15,7 @@ import yaml
 
 from dynamo_mlperf.topology.spec import load_topology
 from tests.fakes.slurm_programs import FakeSlurm
+from tests.topology.topology_texts import measure_block, simulated
 
 REFUSES_SECOND = """
 n=$(wc -l < "$0.calls")
@@ -44,18 +45,13 @@ def slurm(tmp_path: Path) -> FakeSlurm:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    value = {
-        "schema": 1,
-        "name": "points",
-        "nodes": {"count": 1, "gpus": 4},
-        "model": {"name": "m", "weights": {"path": "/weights"}},
-        "engine": "mocker",
-        "device": "cpu",
-        "roles": {"prefill": {"workers": 1}, "decode": {"workers": 1}},
-        "measure": {"benchmark": "qwen3-vl-235b-a22b", "scenario": "Interactive", "dataset": "/elsewhere"},
-        "sweep": {"splits": SPLITS, "rates": [3, 5]},
-        "reduced": {"min_duration_s": 4, "samples": 44},
-    }
+    value = simulated(
+        name="points",
+        nodes={"count": 1, "gpus": 4},
+        measure=measure_block(target_qps=None, dataset="/elsewhere"),
+        sweep={"splits": SPLITS, "rates": [3, 5]},
+        reduced={"min_duration_s": 4, "samples": 44},
+    )
     path = tmp_path / "points.yaml"
     head = (
         "#!/usr/bin/env -S dynamo-mlperf job\n#SBATCH --nodes=1 --gres=gpu:4 --exclusive --time=00:10:00 --no-requeue\n"

@@ -7,16 +7,9 @@ from dynamo_mlperf.process.allocation import Node
 from dynamo_mlperf.serving.endpoints import Endpoints
 from dynamo_mlperf.topology.plan import make_plan
 from dynamo_mlperf.topology.spec import parse_topology
+from tests.topology.topology_texts import role, topology_text
 
-TEXT = """
-schema: 1
-name: two
-nodes: {count: 2, gpus: 3}
-model: {name: tiny, weights: {path: /w}}
-engine: mocker
-roles: {prefill: {workers: 2}, decode: {workers: 4}}
-measure: {benchmark: qwen3-vl-235b-a22b, scenario: Interactive, target_qps: 1}
-"""
+TEXT = topology_text(nodes=2, gpus=3, engine="mocker", prefill=role(2), decode=role(4))
 NODES = tuple(Node(position, f"n{position}", f"10.0.0.{position}", "eth0", f"n{position}") for position in range(2))
 
 

@@ -95,6 +95,14 @@ def test_a_file_that_measures_otherwise_is_measured_by_the_same_engines(place: P
             path.name for path in run.paths.root.iterdir()
         }
         assert run.phases() == ["rest", "check", "canary", "warmup", "measure", "judge", "record"]
+        # What the engines wrote meanwhile is among its logs, and nothing of those goes on.
+        assert set(ENGINES) <= {path.stem for path in run.paths.logs.glob("*.log")}
+        for name in ENGINES:
+            assert run.paths.log_of(name).read_bytes() in holder.paths.log_of(name).read_bytes()
+        whole, own = holder.paths.log_of("frontend-0"), run.paths.log_of("frontend-0")
+        assert 0 < own.stat().st_size < whole.stat().st_size, "two lines for each request"
+        linked = [path.name for path in run.paths.logs.iterdir() if path.stat().st_nlink > 1]
+        assert linked == [], "no record of a run that has ended changes"
         assert run.commands().keys() == {*ENGINES, "loadgen"}
         assert {"prefill-0", "decode-0"} & {
             e.get("process") for e in run.events() if e["event"] == "process_started"
@@ -150,6 +158,11 @@ def test_what_cannot_run_on_held_engines_is_refused(place: Place, holder: Run) -
 def test_one_measurement_at_a_time_and_cancel_leaves_the_engines(place: Place, holder: Run) -> None:
     with place.run(place.topology(LONG), "--attach", name_of(holder)) as run:
         run.wait_until_measuring()
+        elsewhere = place.command("logs", name_of(run), "decode-0")
+        assert (elsewhere.returncode, f"Try: dynamo-mlperf logs {name_of(holder)} decode-0" in elsewhere.stderr) == (
+            2,
+            True,
+        ), elsewhere.stderr
         second = place.command("run", str(place.topology()), "--attach", name_of(holder))
         assert (second.returncode, second.stdout) == (3, "")
         assert f"run {name_of(holder)} measures for {run.run_id} right now" in second.stderr
@@ -232,14 +245,14 @@ def test_requests_are_the_owners_and_are_held_to_their_form(place: Place, holder
 
 
 def test_a_search_runs_on_held_engines(place: Place, holder: Run) -> None:
-    file = place.topology({"measure": {"target_qps": None}, "reduced": {"min_duration_s": 4}})
-    options = ("--low", "4", "--high", "8", "--tolerance", "0.2")
+    file = place.topology({"measure": {"target_qps": None}, "reduced": {"min_duration_s": 2}})
+    options = ("--low", "8", "--high", "16", "--tolerance", "0.2")
     with place.run(file, *options, "--attach", name_of(holder), verb="search") as run:
         ended = run.end()
         verdict = run.verdict()
         assert verdict["verdict"] in {"VALID", "INVALID"}, ended.stderr
         assert (run.paths.root / "search" / "answer.json").exists()
-        assert run.events()[0]["laid_over"]["search"]["high"] == 8
+        assert run.events()[0]["laid_over"]["search"]["high"] == 16
     assert_same_engines(holder)
 
 

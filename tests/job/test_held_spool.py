@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dynamo_mlperf.errors import ConfigError, SetupError
-from dynamo_mlperf.job.held import ANSWER, HELD_DIR, REQUEST, HeldRequest, called, open_spool, post, request_of, spooled
+from dynamo_mlperf.errors import ConfigError, ExitCode, ServingError, SetupError
+from dynamo_mlperf.job.held import (
+    ANSWER,
+    HELD_DIR,
+    PROGRESS,
+    REQUEST,
+    Answer,
+    HeldRequest,
+    called,
+    is_gone,
+    open_spool,
+    post,
+    request_of,
+    spooled,
+)
 from dynamo_mlperf.record import ConstraintLatency, Reason, TransferEvidence, Verdict, verdict_from_json
 
 GOOD: dict[str, Any] = {"run_id": "second-1", "file": "/f.yaml", "base_dir": "/", "run_dir": "/runs/second-1"}
@@ -44,7 +59,9 @@ def test_a_request_comes_whole_and_is_open_until_it_is_answered(tmp_path: Path) 
     request_of(run_dir, "second-1").stop(signal.SIGINT)
     assert found.asked_to_stop() is signal.SIGINT
     found.answer(3, SetupError("what", "action"))
-    assert found.answered() == {"exit_code": 3, "what": "what", "action": "action"}
+    said = found.answered()
+    assert said == Answer(ExitCode.SETUP, "what", "action")
+    assert isinstance(said.refusal(), SetupError)
     assert spooled(spool) == []
 
 
@@ -78,6 +95,64 @@ def test_damaged_requests_are_refused(tmp_path: Path, text: str) -> None:
     (root / REQUEST).write_text(text)
     with pytest.raises(ConfigError, match=r"is no JSON|holds no object"):
         spooled(tmp_path / HELD_DIR)[0].read()
+
+
+def as_nothing(path: Path) -> None:
+    path.mkdir()
+
+
+def as_text(text: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.write_text(text)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        as_nothing,
+        *map(as_text, ("", "{", "7", "[]", "{}", '{"exit_code": "0"}', '{"exit_code": 77}', "[" * 100_000)),
+        lambda path: path.symlink_to(path),
+        os.mkfifo,
+    ],
+)
+def test_an_answer_that_is_none_is_called_that(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    run_dir = tmp_path / "runs" / "first"
+    run_dir.mkdir(parents=True)
+    open_spool(run_dir)
+    asked(run_dir)
+    found = request_of(run_dir, "second-1")
+    damage(found.root / ANSWER)
+    with pytest.raises(ServingError, match="is no answer: ") as told:
+        found.answered()
+    assert (told.value.action, told.value.exit_code) == (
+        "`dynamo-mlperf status second-1` says how it ended",
+        ExitCode.FAILED,
+    )
+
+
+def test_damaged_lines_of_progress_hide_no_others(tmp_path: Path) -> None:
+    found = request_of(tmp_path, "x")
+    found.root.mkdir(parents=True)
+    (found.root / PROGRESS).write_text('{"say": "a"}\nnonsense\n[]\n' + "[" * 100_000 + '\n{"say": 7}\n')
+    assert found.told(0) == [{"say": "a"}, {}, {}, {}, {"say": "7"}]
+
+
+def test_a_file_that_vanishes_meanwhile_leaves_no_half_made_request(tmp_path: Path) -> None:
+    run_dir = tmp_path / "runs" / "first"
+    run_dir.mkdir(parents=True)
+    spool = open_spool(run_dir)
+    with pytest.raises(SetupError, match="cannot be written: No such file or directory"):
+        post(run_dir, HeldRequest(**GOOD), tmp_path / "gone.yaml")
+    assert list(spool.iterdir()) == []
+
+
+def test_a_spool_is_gone_only_where_it_is(tmp_path: Path) -> None:
+    assert not is_gone(tmp_path)
+    assert is_gone(tmp_path / "none")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert not is_gone(tmp_path / "loop"), "a fault of the disk says nothing"
 
 
 def test_nobody_can_ask_where_nothing_is_held(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynamo_mlperf.job.time_limit import check_time_limit, seconds_of
+from dynamo_mlperf.errors import SetupError
+from dynamo_mlperf.job.time_limit import check_time_limit, refuse_without_time, seconds_of
 from dynamo_mlperf.topology.spec import load_topology
 
 if TYPE_CHECKING:
@@ -64,3 +65,14 @@ def test_a_search_needs_time_for_one_test_at_least(repository: Path, tmp_path: P
     assert "(600 s at least by its settings), but --time=9 " in (
         _told(repository, tmp_path, searched, block, short) or ""
     )
+
+
+def test_what_is_longer_than_the_time_left_is_refused_with_both_figures(repository: Path, tmp_path: Path) -> None:
+    topology = load_topology(repository / "topologies" / LARGE)
+    refuse_without_time(topology, tmp_path, 3600.0, "job 17")
+    for left_s, told in ((240.0, "4 min 00 s"), (-30.0, "0.00 s")):
+        with pytest.raises(SetupError) as refused:
+            refuse_without_time(topology, tmp_path, left_s, "job 17")
+        what = refused.value.what
+        assert what.startswith("one test takes 10 min 00 s or more ("), what
+        assert what.endswith(f" queries at 40 per second), and job 17 has {told} left for it"), what

@@ -263,7 +263,8 @@ def test_a_run_that_holds_its_engines_says_what_it_does(slurm: FakeSlurm, tmp_pa
     slurm.answers("scontrol", "JobId=42 JobState=RUNNING Reason=None ExitCode=0:0 NodeList=n[1-2]\n")
     second = tmp_path / "runs" / "second"
     second.mkdir()
-    begin = {"t": 1006.0, "event": "job_begin", "run": "second", "place": "engines held by r-42", "held_by": str(root)}
+    place = "engines held by Slurm job 7"  # however a person calls the holder
+    begin = {"t": 1006.0, "event": "job_begin", "run": "second", "place": place, "held_by": str(root)}
     (second / "events.jsonl").write_text(json.dumps(begin) + "\n")
     holder, run = standings(list_runs(tmp_path / "runs"))[0]
     assert holder.outcome.text == "measured VALID; its engines are held, 2 measurements, now second"
@@ -273,3 +274,11 @@ def test_a_run_that_holds_its_engines_says_what_it_does(slurm: FakeSlurm, tmp_pa
     slurm.answers("scontrol", "JobId=42 JobState=CANCELLED Reason=None ExitCode=0:15 NodeList=n[1-2]\n")
     lost = standings([read_run(second)])[0][0].outcome
     assert (lost.word, lost.text) == ("LOST", "run r-42, which held its engines, is gone, and there is no verdict")
+
+
+def test_a_run_that_says_it_is_its_own_holder_is_lost(tmp_path: Path) -> None:
+    root = tmp_path / "runs" / "x"
+    root.mkdir(parents=True)
+    begin = {"t": 1006.0, "event": "job_begin", "run": "x", "place": "engines held by x", "held_by": str(root)}
+    (root / "events.jsonl").write_text(json.dumps(begin) + "\n")
+    assert standings([read_run(root)])[0][0].outcome.word == "LOST"

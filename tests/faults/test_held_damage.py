@@ -1,0 +1,153 @@
+"""Held engines where files are not as they were: directories that vanish, records that were edited, disks that fill."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dynamo_mlperf.job.held import ANSWER, HELD_DIR
+from tests.faults.test_run_refusals import fill
+from tests.job.chain import Place, Run, client_was_late, listening, marked_processes
+
+pytestmark = [pytest.mark.dynamo, pytest.mark.loadgen]
+
+LONG = {"reduced": {"min_duration_s": 300}}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    return Place(tmp_path_factory.mktemp("held-damage"))
+
+
+@pytest.fixture(scope="module")
+def holder(place: Place) -> Iterator[Run]:
+    with place.run(place.topology(), "--hold") as run:
+        run.wait_for("hold_begin")
+        yield run
+
+
+def assert_still_measures(place: Place, holder: Run) -> None:
+    with place.run(place.topology(), "--attach", str(holder.paths.root)) as run:
+        ended = run.end()
+        verdict = run.verdict()
+        assert client_was_late(verdict) or (ended.status, verdict["reasons"]) == (0, []), ended.stderr
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def as_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def circle(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+def no_lines(path: Path) -> None:
+    path.write_text("")
+
+
+def another_version(path: Path) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), "python": "2.7.18"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "told"),
+    [
+        ("plan.json", truncated, "is damaged: JSONDecodeError("),
+        ("versions.json", as_directory, "is damaged: IsADirectoryError("),
+        ("commands.jsonl", circle, "does not say any more how decode-0, prefill-0 was started"),
+        ("commands.jsonl", no_lines, "does not say any more how decode-0, prefill-0 was started"),
+        (
+            "versions.json",
+            another_version,
+            "versions have changed since the engines were started: python 2.7.18 there, ",
+        ),
+    ],
+)
+def test_records_that_are_not_the_holders_any_more_are_taken_over_by_nobody(
+    place: Place, holder: Run, name: str, damage: Callable[[Path], None], told: str
+) -> None:
+    path, kept = holder.paths.root / name, place.root / f"kept-{name}"
+    shutil.copyfile(path, kept)
+    try:
+        damage(path)
+        done = place.command("run", str(place.topology()), "--attach", str(holder.paths.root))
+    finally:
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        path.unlink(missing_ok=True)
+        shutil.copyfile(kept, path)
+    assert done.returncode == 3, done.stderr
+    assert told in done.stderr
+    assert "Try: start engines anew" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert holder.process.poll() is None, holder.stderr()
+
+
+def test_a_run_directory_that_vanishes_costs_its_measurement_alone(place: Place, holder: Run) -> None:
+    with place.run(place.topology(LONG), "--attach", str(holder.paths.root)) as run:
+        run.wait_until_measuring()
+        shutil.rmtree(run.paths.root)
+        ended = run.end()
+    assert ended.status == 3, ended.stderr
+    assert f"{run.paths.root}/" in ended.stderr
+    assert "No such file or directory" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert_still_measures(place, holder)
+
+
+def test_a_disk_that_fills_up_is_named_to_who_measures_there(
+    place: Place, holder: Run, mount_small: Callable[[str], Path]
+) -> None:
+    disk = mount_small("2m")
+    with place.run(place.topology(LONG), "--attach", str(holder.paths.root), run_dir=disk / "run") as run:
+        run.wait_until_measuring()
+        fill(disk)
+        ended = run.end()
+        assert ended.status == 3, ended.stderr
+        assert f"error: {disk / 'run'}: No space left on device" in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert not run.paths.verdict.exists()
+    assert_still_measures(place, holder)
+
+
+def test_an_answer_that_a_full_disk_keeps_back_comes_once_there_is_room(
+    place: Place, mount_small: Callable[[str], Path]
+) -> None:
+    disk = mount_small("2m")
+    with place.run(place.topology(), "--hold", run_dir=disk / "holder") as holder:
+        holder.wait_for("hold_begin")
+        with place.run(place.topology(), "--attach", str(disk / "holder")) as run:
+            run.wait_until_measuring()
+            fill(disk)
+            run.wait_for("job_end")
+            assert not list((disk / "holder" / HELD_DIR).glob(f"*/{ANSWER}"))
+            assert run.process.poll() is None
+            (disk / "filler").unlink()
+            ended = run.end()
+            assert ended.status == run.events()[-1]["exit_code"], ended.stderr
+            assert "Traceback" not in ended.stderr + holder.stderr()
+        assert_still_measures(place, holder)
+
+
+def test_a_hold_whose_directory_vanishes_ends(place: Place) -> None:
+    with place.run(place.topology(), "--hold") as holder:
+        holder.wait_for("hold_begin")
+        run_id, ports = holder.run_id, holder.ports()
+        shutil.rmtree(holder.paths.root)
+        ended = holder.end()
+    assert ended.status == 0, ended.stderr
+    assert f"engines are let go: {holder.paths.root / HELD_DIR} is gone, and nobody can ask any more" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not marked_processes(run_id)
+    assert not set(listening()) & set(ports)
+    assert not holder.paths.root.exists()
