@@ -25,6 +25,7 @@ _FIRST_LOOK_SHARE = 0.05
 _SEEN_ENOUGH_SHARE = 0.04
 _TOO_SHORT_FOR_ANY = 5
 _KNOWN_SHARE = 0.5
+_NEARLY_DONE, _GOOD = 0.6, 0.9
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Judge:
         self._now_s = sum(record.cost_s for record in history)
         self._fit: Fit | None = None
         self._looked_s = 0.0
+        self._is_the_last = False
 
     def look(self, record: ProbeRecord) -> Verdict:
         """Judge the probe as far as it has come."""
@@ -67,7 +69,9 @@ class Judge:
         lost = self._cannot_pass(record)
         if lost and t_s >= _SEEN_ENOUGH_SHARE * record.whole_s:  # what it can serve shows only after a while
             return Verdict("cannot pass", lost)
-        if self._probe.max_s < self._probe.planned_s and _is_last_within(self._probe.max_s, record.samples):
+        out = self._probe.max_s < self._probe.planned_s and _is_last_within(self._probe.max_s, record.samples)
+        self._is_the_last = self._is_the_last or (out and self._becomes_the_last(record))
+        if out and not self._is_the_last:
             return Verdict("no more time", f"{self._probe.max_s:.0f} s are what the time budget leaves for it")
         planned_s = record.whole_s
         early = t_s < _FIRST_LOOK_SHARE * planned_s or t_s - self._looked_s < _LOOK_SHARE * planned_s
@@ -78,6 +82,18 @@ class Judge:
         if self._probe.purpose == STILL and not verdict.stop and t_s >= CHECK_SHARE * planned_s:
             return Verdict("as before", "it holds as it did")
         return verdict
+
+    def _becomes_the_last(self, record: ProbeRecord) -> bool:
+        """Whether a run whose time is over had better go on and be the confirmation.
+
+        Of padded runs only, whose length jumps with the rate, so that the time kept for another one may not hold it.
+        """
+        share, budget_s = record.samples[-1].t_s / record.whole_s, self._settings.time_budget_s or math.inf
+        fits = self._now_s + record.whole_s + self._settings.overhead_s <= budget_s
+        if not self._settings.padded or share < _NEARLY_DONE or not fits:
+            return False
+        _outlook, _name, chance = self._fitted(record).with_running(record)
+        return chance >= _GOOD
 
     def _cannot_pass(self, record: ProbeRecord) -> str:
         """Why no course of the rest could make this run pass; empty while one could."""
@@ -94,10 +110,15 @@ class Judge:
                 return f"{over} queries over the {name} limit{told}; a full run may have {most}"
         return ""
 
-    def _by_fit(self, record: ProbeRecord) -> Verdict:
+    def _fitted(self, record: ProbeRecord) -> Fit:
+        """The fit of the earlier probes, for the constraints that this one counts."""
         if self._fit is None or set(record.constraints) - set(self._fit.names):
             self._fit = Fit((*self._history, _begun(record)), self._settings, self._now_s)
-        outlook, name, chance = self._fit.with_running(record)
+        return self._fit
+
+    def _by_fit(self, record: ProbeRecord) -> Verdict:
+        fit = self._fitted(record)
+        outlook, name, chance = fit.with_running(record)
         share = record.samples[-1].t_s / record.whole_s
         seen = self._probe.purpose != ABOVE or shows_failure(record, 1.0 - self._settings.percentile)
         if seen and chance < float(np.interp(share, _LOST_AT, _LOST_BELOW)):
@@ -108,7 +129,7 @@ class Judge:
         room = 1.25 * outlook.closeness(self._settings.tolerance) * (1.0 + _LATE_ROOM * share)
         last = record.samples[-1]
         known = last.completed >= _KNOWN_SHARE * last.issued  # the slow ones are those that are not back yet
-        late = last.t_s < self._fit.late_s
+        late = last.t_s < fit.late_s
         if share < _LATE_SHARE and gap > room and known and not late and not backlog_grows(record):
             return Verdict("too low", f"the {name} limit leaves room for {outlook.confirm:.4g} or more")
         return GO_ON

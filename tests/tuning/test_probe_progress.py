@@ -98,6 +98,20 @@ def test_a_probe_ends_when_the_confirmation_would_not_fit_any_more() -> None:
     assert judge_progress(_running(170, 60), NEAR, SETTINGS, short).stop == "no more time", "the next line is too late"
 
 
+def test_a_good_padded_run_that_is_nearly_done_becomes_the_confirmation_where_its_rest_fits() -> None:
+    """What was kept for another one may not hold it: how long a padded run lasts jumps with the rate."""
+    padded = dataclasses.replace(SETTINGS, data_set=24_000, at_least=24_000, time_budget_s=1300.0)
+    short = dataclasses.replace(PROBE, max_s=420.0)
+    good, poor = _running(420, 20), _running(420, 135)
+    assert judge_progress(good, NEAR, padded, short).stop is None
+    assert judge_progress(poor, NEAR, padded, short).stop == "no more time"
+    assert judge_progress(good, NEAR, dataclasses.replace(SETTINGS, time_budget_s=1300.0), short).stop == "no more time"
+    less = dataclasses.replace(padded, time_budget_s=900.0)
+    assert judge_progress(good, NEAR, less, short).stop == "no more time", "600 s do not fit beside the 290 s before"
+    early = dataclasses.replace(PROBE, max_s=300.0)
+    assert judge_progress(_running(300, 15), NEAR, padded, early).stop == "no more time"
+
+
 def _flying(seconds: float, over: int) -> ProbeRecord:
     """Answers that take longer than the probe so far: none has ended; `over` of those in flight are over for certain."""
     issued = int(40 * seconds)
