@@ -41,7 +41,7 @@ def test_a_rehearsal_is_packaged_and_refused_as_a_submission(
     asked = ("package", *runs, "--system", rehearsed / "system.yaml", "--rehearsal", "--out", tmp_path / "tree")
     assert call(*asked) == 0
     said = capsys.readouterr()
-    assert "deepseek-r1 Server: 6.9" in said.out
+    assert "deepseek-r1 Server: 6.2" in said.out
     assert f"made: {tmp_path / 'tree'} (" in said.out
     assert "judging 1 of 2" in said.err
     assert call(*asked, "--json") == 0
