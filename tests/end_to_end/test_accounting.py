@@ -58,6 +58,7 @@ def recorded(repository: Path, place: Place) -> Iterator[Cluster]:
     found = Cluster(repository / "slurm" / "devcluster", root, place.root, {"GPUS": "3", "ACCOUNTING": "yes"})
     up = found.call("up", check=False, timeout_s=120)
     assert up.returncode == 0, up.stderr
+    found.configure(KillWait=20)  # two questions are asked of a job that is ending, on a machine that may be busy
     yield found
     found.call("down")
     assert not (root / "database").exists()
@@ -108,7 +109,7 @@ def test_all_ends_of_jobs_come_from_sacct_by_one_question(
     recorded.login("scancel", jobs["ended"])
     grace = recorded.login(*state)
     found = standings(recorded, [jobs["ended"]])[jobs["ended"]]
-    # sacct tells of the decision, not of the end: the job ignores SIGTERM, so its processes are there for 5 s more.
+    # sacct tells of the decision, not of the end: the job ignores SIGTERM, so its processes are there for KillWait more.
     assert grace.startswith("CANCELLED by")
     assert (found["outcome"]["word"], found["job"]["state"]) == ("RUNNING", "COMPLETING")
     told = {name: ENDS[name] for name in jobs if name in ENDS}

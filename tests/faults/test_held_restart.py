@@ -35,17 +35,11 @@ def others_ask(run: Run) -> Iterator[None]:
     argv = run.commands()["frontend-0"]["argv"]
     port = int(argv[argv.index("--http-port") + 1])
     first = Path(run.paths.root / "requests.bin").read_bytes().split(b'"', 4)
-    body = json.dumps(
-        {
-            "model": first[3].decode(),
-            "messages": [{"role": "user", "content": "hello " * 50}],
-            "max_tokens": 3000,
-            "ignore_eos": True,
-        }
-    )
+    messages = [{"role": "user", "content": "hello " * 50}]
     enough = threading.Event()
 
-    def ask() -> None:
+    def ask(tokens: int) -> None:
+        body = json.dumps({"model": first[3].decode(), "messages": messages, "max_tokens": tokens, "ignore_eos": True})
         while not enough.is_set():
             with contextlib.suppress(OSError, http.client.HTTPException):
                 asked = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -54,7 +48,9 @@ def others_ask(run: Run) -> Iterator[None]:
                 asked.close()
             enough.wait(0.05)
 
-    threads = [threading.Thread(target=ask, daemon=True) for _ in range(IN_FLIGHT)]
+    # Answers of one length would end together, and the engines be at rest for that moment.
+    lengths = (3000 - 170 * number for number in range(IN_FLIGHT))
+    threads = [threading.Thread(target=ask, args=(tokens,), daemon=True) for tokens in lengths]
     for thread in threads:
         thread.start()
     try:
@@ -69,14 +65,13 @@ def test_a_stop_waits_until_workers_that_are_restarted_are_up_again(place: Place
     with place.run(place.topology(IMPATIENT), "--hold") as holder:
         holder.wait_for("hold_begin")
         restarts = [event for event in holder.events() if event["event"] == "workers_restarted"]
-        with place.run(place.topology(), "--attach", str(holder.paths.root)) as run:
-            with others_ask(holder):
-                while [event for event in holder.events() if event["event"] == "workers_restarted"] == restarts:
-                    assert run.process.poll() is None, run.stderr()
-                    assert holder.process.poll() is None, holder.stderr()
-                    time.sleep(0.05)
-                run.send(signal.SIGINT)
-                ended = run.end()
+        with others_ask(holder), place.run(place.topology(), "--attach", str(holder.paths.root)) as run:
+            while [event for event in holder.events() if event["event"] == "workers_restarted"] == restarts:
+                assert run.process.poll() is None, run.stderr()
+                assert holder.process.poll() is None, holder.stderr()
+                time.sleep(0.05)
+            run.send(signal.SIGINT)
+            ended = run.end()
             assert (ended.status, run.verdict()["reasons"][0]["got"]) == (130, "stopped by SIGINT"), ended.stderr
         with place.run(place.topology(), "--attach", str(holder.paths.root)) as run:
             ended = run.end()
