@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,6 +121,14 @@ def pytest_configure(config: pytest.Config) -> None:
     unknown = [name for name in config.getoption("--require") if name not in CAPABILITIES]
     if unknown:
         raise pytest.UsageError(f"--require {unknown[0]}: no such capability; there are {', '.join(CAPABILITIES)}")
+    _hear_signals()
+
+
+def _hear_signals() -> None:
+    """As at a terminal: a shell that starts the tests in the background has them, and all they start, ignore SIGINT."""
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
