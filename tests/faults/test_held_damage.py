@@ -25,8 +25,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture(scope="module")
 def holder(place: Place) -> Iterator[Run]:
-    with place.run(place.topology(), "--hold") as run:
-        run.wait_for("hold_begin")
+    with place.holding() as run:
         yield run
 
 
@@ -124,8 +123,7 @@ def test_an_answer_that_a_full_disk_keeps_back_comes_once_there_is_room(
     place: Place, mount_small: Callable[[str], Path]
 ) -> None:
     disk = mount_small("2m")
-    with place.run(place.topology(), "--hold", run_dir=disk / "holder") as holder:
-        holder.wait_for("hold_begin")
+    with place.holding(run_dir=disk / "holder") as holder:
         with place.run(place.topology(), "--attach", str(disk / "holder")) as run:
             run.wait_until_measuring()
             fill(disk)
@@ -140,8 +138,7 @@ def test_an_answer_that_a_full_disk_keeps_back_comes_once_there_is_room(
 
 
 def test_a_hold_whose_directory_vanishes_ends(place: Place) -> None:
-    with place.run(place.topology(), "--hold") as holder:
-        holder.wait_for("hold_begin")
+    with place.holding() as holder:
         run_id, ports = holder.run_id, holder.ports()
         shutil.rmtree(holder.paths.root)
         ended = holder.end()

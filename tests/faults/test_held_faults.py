@@ -48,8 +48,7 @@ def test_nobody_asks_and_the_engines_are_let_go(place: Place) -> None:
 
 
 def test_a_worker_that_dies_while_held_ends_the_hold_and_not_the_result(place: Place) -> None:
-    with place.run(place.topology(), "--hold") as run:
-        run.wait_for("hold_begin")
+    with place.holding() as run:
         os.kill(run.pid_of("decode-0"), signal.SIGKILL)
         ended = run.end()
         assert (ended.status, run.verdict()["verdict"]) == (0, "VALID"), ended.stderr
@@ -60,8 +59,7 @@ def test_a_worker_that_dies_while_held_ends_the_hold_and_not_the_result(place: P
 
 
 def test_a_worker_that_dies_while_others_measure_fails_their_run(place: Place) -> None:
-    with place.run(place.topology(), "--hold") as holder:
-        holder.wait_for("hold_begin")
+    with place.holding() as holder:
         with place.run(place.topology(LONG), "--attach", name_of(holder)) as run:
             run.wait_until_measuring()
             os.kill(holder.pid_of("prefill-0"), signal.SIGKILL)
@@ -78,8 +76,7 @@ def test_a_worker_that_dies_while_others_measure_fails_their_run(place: Place) -
 
 
 def test_a_holder_that_is_stopped_says_so_to_who_measures(place: Place) -> None:
-    with place.run(place.topology(), "--hold") as holder:
-        holder.wait_for("hold_begin")
+    with place.holding() as holder:
         with place.run(place.topology(LONG), "--attach", name_of(holder)) as run:
             run.wait_until_measuring()
             (cancelled,) = json.loads(place.command("cancel", name_of(holder), "--json").stdout)
@@ -94,8 +91,7 @@ def test_a_holder_that_is_stopped_says_so_to_who_measures(place: Place) -> None:
 
 
 def test_a_holder_that_is_killed_ends_the_measurement_as_failed(place: Place) -> None:
-    with place.run(place.topology(), "--hold") as holder:
-        holder.wait_for("hold_begin")
+    with place.holding() as holder:
         with place.run(place.topology(LONG), "--attach", name_of(holder)) as run:
             run.wait_until_measuring()
             holder.send(signal.SIGKILL)
@@ -113,13 +109,11 @@ def test_a_holder_that_is_killed_ends_the_measurement_as_failed(place: Place) ->
 
 
 def test_a_measurement_whose_two_sides_died_is_lost(place: Place) -> None:
-    with place.run(place.topology(), "--hold") as holder:
-        holder.wait_for("hold_begin")
-        with place.run(place.topology(LONG), "--attach", name_of(holder)) as run:
-            run.wait_until_measuring()
-            run.process.kill()
-            holder.send(signal.SIGKILL)
-            holder.process.wait()
-            lost = outcome(place, run)
-            assert (lost["word"], lost["exit_code"]) == ("LOST", 4)
-            assert f"run {name_of(holder)}, which held its engines, is gone" in lost["text"]
+    with place.holding() as holder, place.run(place.topology(LONG), "--attach", name_of(holder)) as run:
+        run.wait_until_measuring()
+        run.process.kill()
+        holder.send(signal.SIGKILL)
+        holder.process.wait()
+        lost = outcome(place, run)
+        assert (lost["word"], lost["exit_code"]) == ("LOST", 4)
+        assert f"run {name_of(holder)}, which held its engines, is gone" in lost["text"]

@@ -62,8 +62,7 @@ def others_ask(run: Run) -> Iterator[None]:
 
 
 def test_a_stop_waits_until_workers_that_are_restarted_are_up_again(place: Place) -> None:
-    with place.run(place.topology(IMPATIENT), "--hold") as holder:
-        holder.wait_for("hold_begin")
+    with place.holding(IMPATIENT) as holder:
         restarts = [event for event in holder.events() if event["event"] == "workers_restarted"]
         with others_ask(holder), place.run(place.topology(), "--attach", str(holder.paths.root)) as run:
             while [event for event in holder.events() if event["event"] == "workers_restarted"] == restarts:

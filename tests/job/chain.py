@@ -254,6 +254,13 @@ class Place:
         return path
 
     @contextlib.contextmanager
+    def holding(self, edits: Mapping[str, Any] | None = None, *, run_dir: Path | None = None) -> Iterator[Run]:
+        """A run that has measured and holds its engines."""
+        with self.run(self.topology(edits), "--hold", run_dir=run_dir) as run:
+            run.wait_for("hold_begin")
+            yield run
+
+    @contextlib.contextmanager
     def run(
         self,
         topology: Path,

@@ -29,8 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 @pytest.fixture(scope="module")
 def holder(place: Place) -> Iterator[Run]:
     """A run that has measured and holds its engines for the tests of this module."""
-    with place.run(place.topology(), "--hold") as run:
-        run.wait_for("hold_begin")
+    with place.holding() as run:
         yield run
         run.send(signal.SIGINT)
         ended = run.end()

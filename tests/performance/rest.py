@@ -36,6 +36,7 @@ from dynamo_mlperf.topology.searching import Search
 from dynamo_mlperf.tuning.probes import Probe
 from dynamo_mlperf.tuning.progress import GO_ON
 from dynamo_mlperf.tuning.progress import Verdict as Look
+from tests.topology.topology_texts import measure_block, simulated
 
 if TYPE_CHECKING:
     from dynamo_mlperf.job.context import Job
@@ -49,22 +50,13 @@ PREFILL = {"workers": 1, "args": {"max-num-seqs": 8, "speedup-ratio": 0.2}}
 """So slow that the simulated time is most of what a client sees."""
 DECODE = {"workers": 1, "args": {"max-num-seqs": 8, "speedup-ratio": 3}}
 KINDS = ("rest", "no-wait")
-TOPOLOGY: dict[str, Any] = {
-    "schema": 1,
-    "name": "rest",
-    "nodes": {"count": 2, "gpus": 1},
-    "model": {"name": "tiny", "weights": {"path": "assets/tiny-qwen3-vl-moe"}},
-    "engine": "mocker",
-    "device": "cpu",
-    "roles": {"prefill": PREFILL, "decode": DECODE},
-    "measure": {
-        "benchmark": "qwen3-vl-235b-a22b",
-        "scenario": "Interactive",
-        "target_qps": LIGHT_QPS,
-        "dataset": "assets/tiny-product-catalogue",
-    },
-    "reduced": {"min_duration_s": 20, "samples": 64, "percentile": 90, "latency_limit_ms": 5000},
-}
+TOPOLOGY = simulated(
+    name="rest",
+    model={"name": "tiny", "weights": {"path": "assets/tiny-qwen3-vl-moe"}},
+    roles={"prefill": PREFILL, "decode": DECODE},
+    measure=measure_block(target_qps=LIGHT_QPS, dataset="assets/tiny-product-catalogue"),
+    reduced={"min_duration_s": 20, "samples": 64, "percentile": 90, "latency_limit_ms": 5000},
+)
 
 
 @dataclass

@@ -25,29 +25,22 @@ from dynamo_mlperf.files import RunPaths
 from dynamo_mlperf.record import read_events
 from dynamo_mlperf.serving.dynamo import etcd_program
 from tests.performance.scale import REPOSITORY, Cluster, prepare
+from tests.topology.topology_texts import measure_block, simulated
 
 RUNS = 3
 BUSY = {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}
-TOPOLOGY: dict[str, Any] = {
-    "schema": 1,
-    "name": "overhead",
-    "nodes": {"count": 4, "gpus": 4},
-    "model": {"name": "tiny", "weights": {"path": "assets/tiny-qwen3-vl-moe"}},
-    "engine": "mocker",
-    "device": "cpu",
-    "roles": {
+TOPOLOGY = simulated(
+    name="overhead",
+    nodes={"count": 4, "gpus": 4},
+    model={"name": "tiny", "weights": {"path": "assets/tiny-qwen3-vl-moe"}},
+    roles={
         "prefill": {"workers": 4, "tensor_parallel": 2, "args": {"max-num-seqs": 64, "speedup-ratio": 10}},
         "decode": {"workers": 8, "args": {"max-num-seqs": 64, "speedup-ratio": 10}},
     },
-    "measure": {
-        "benchmark": "qwen3-vl-235b-a22b",
-        "scenario": "Interactive",
-        "target_qps": 20,
-        "dataset": "assets/tiny-product-catalogue",
-    },
-    "reduced": {"min_duration_s": 2, "samples": 44, "percentile": 90, "latency_limit_ms": 20000},
-    "timeouts": {"warmup_requests": 8},
-}
+    measure=measure_block(target_qps=20, dataset="assets/tiny-product-catalogue"),
+    reduced={"min_duration_s": 2, "samples": 44, "percentile": 90, "latency_limit_ms": 20000},
+    timeouts={"warmup_requests": 8},
+)
 HEAD = "#SBATCH --nodes=4 --gres=gpu:4 --exclusive --no-requeue\n"
 SCRIPT = """#!/bin/bash
 {head}
