@@ -28,7 +28,7 @@ help:
 
 setup: $(VENV)/.installed
 
-$(VENV)/.installed: requirements.lock pyproject.toml
+$(VENV)/.installed: requirements.lock pyproject.toml hatch_build.py dynamo_mlperf/load/_pump.c
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on PATH. Install Python 3.11 with venv (Debian 12: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3.11" >&2; exit 3; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V), but the pinned engine builds are for Python 3.11. Name one: make PYTHON=/path/to/python3.11" >&2; exit 3; }
 	@echo "Setting up .venv (about 4 GB; a minute or two with warm package caches) ..."
@@ -119,4 +119,5 @@ bench-staging: setup
 	@$(BIN)/python -m tests.performance.staging
 
 clean:
+	rm -f dynamo_mlperf/load/*.so
 	rm -rf $(VENV) assets .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,10 @@ def _missing_endpoints() -> str:
 
 
 def _missing_compiler() -> str:
-    return "" if shutil.which("cc") else "no C compiler (cc)"
+    if not shutil.which("cc"):
+        return "no C compiler (cc)"
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    return "" if headers.is_file() else f"no Python headers ({headers}; Debian: python3-dev)"
 
 
 def _missing_assets() -> str:

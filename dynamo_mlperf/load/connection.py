@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.load.loop import Loop
     from dynamo_mlperf.load.opening import Frontend
+    from dynamo_mlperf.load.pump import Data
     from dynamo_mlperf.load.response import Response
 
 STALE_WINDOW_NS = 250_000_000
@@ -25,8 +26,6 @@ STALE_WINDOW_NS = 250_000_000
 
 Later than that the server has had the request: sending it again would hide a failure.
 """
-
-_READ_BYTES = 65_536
 
 
 class Exchange:
@@ -92,7 +91,7 @@ class Connection:
         self._unsent: list[memoryview] = []
         self._rests = False
         self._reused = True
-        loop.watch(self._number, self)
+        loop.watch(self._number, self, reads=True)
 
     def send(self, exchange: Exchange, *, fresh: bool) -> None:
         """Send the request; `fresh` when this connection was opened for it just now."""
@@ -116,34 +115,29 @@ class Connection:
             self._unsent = _after([memoryview(head), body], taken)
             self._loop.rewatch(self._number, EPOLLIN | EPOLLOUT)
 
-    def ready(self, events: int) -> None:
-        """Read what came, and tell the owner of the first token and the outcome; send what waited for its turn."""
+    def ready(self, events: int, data: Data, passed_bytes: int, at_ns: int) -> None:
+        """Take what came, and tell the owner of the first token and the outcome; send what waited for its turn."""
+        if not self.open:
+            return  # closed since it was read
         if self._unsent and events & EPOLLOUT:
             self._send_rest()
-            if events == EPOLLOUT:
-                return
-        try:
-            data = os.read(self._number, _READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as problem:
-            self._end(str(problem))
-            return
         response = self._reading
-        if response is not None and response.skims and data and response.skim(data):
-            return
-        self._take(response, data)
+        if passed_bytes and response is not None:
+            response.received_bytes += passed_bytes
+        if isinstance(data, bytes):
+            if data:
+                self._take(response, data, at_ns)
+            else:
+                self._end("")
+        elif data is not None:
+            self._end(str(data))
 
-    def _take(self, response: Response | None, data: bytes) -> None:
-        now_ns = time.monotonic_ns()
-        if not data:
-            self._end("")
-            return
+    def _take(self, response: Response | None, data: bytes, at_ns: int) -> None:
         if response is None:
             self.close()  # a byte that nobody asked for: the connection is out of step
             return
         exchange = self.exchange
-        response.feed(data, now_ns)
+        response.feed(data, at_ns)
         if exchange is not None:
             if response.first_ns and not exchange.first_told:
                 exchange.first_told = True
@@ -153,10 +147,12 @@ class Connection:
                     self._loop.rest(self._number)
             if response.done:
                 self.exchange = None
-                self.draining_since_ns = now_ns
+                self.draining_since_ns = at_ns
                 self._owner.finished(exchange)
         if response.done:
             self._settle(response)
+        elif response.skims:
+            self._loop.skim(self._number)
 
     def _send_rest(self) -> None:
         try:
@@ -165,7 +161,7 @@ class Connection:
             return  # full again; or broken, which is what the next read says
         self._unsent = _after(self._unsent, taken)
         if not self._unsent:
-            self._loop.rewatch(self._number)
+            self._loop.rewatch(self._number, EPOLLIN)
 
     def _settle(self, response: Response) -> None:
         if not response.keep_alive or (response.error and not response.ended) or self._unsent:

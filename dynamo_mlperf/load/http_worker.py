@@ -28,13 +28,14 @@ from dynamo_mlperf.load.vitals import TICK_S, Vitals
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dynamo_mlperf.load.pump import Data
+
 _DRAIN_NS = 5_000_000_000
 """A message whose end does not follow its `[DONE]` within this time costs the connection, not the request."""
 
 _WARM_TIMEOUT_S = 10.0
 _STOP_ORDER = int.from_bytes(STOP[:4], sys.byteorder)
 _NS = 1_000_000_000
-_RECEIVE_BYTES = 16_384
 
 
 class Client:
@@ -65,20 +66,15 @@ class Client:
         self._vitals = Vitals()
         self._warming: Warming | None = None
         self._warm_until_ns = 0
-        self.loop.watch(peer.fileno(), self)
+        self.loop.watch(peer.fileno(), self, reads=True)
 
     # -- the LoadGen process --
 
-    def ready(self, events: int) -> None:  # noqa: ARG002 - the loop's signature
+    def ready(self, events: int, data: Data, passed_bytes: int, at_ns: int) -> None:  # noqa: ARG002 - as watched
         """Send the requests that were issued; without the LoadGen process this one has no purpose."""
-        try:
-            data = os.read(self._peer.fileno(), _RECEIVE_BYTES)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            data = b""
-        if not data:
+        if not data or isinstance(data, OSError):
             self.loop.running = False
+            return
         for order, sample, issued_ns in self._issues.feed(data):
             if order == _STOP_ORDER:
                 self._stop()
@@ -104,6 +100,7 @@ class Client:
     def _stop(self) -> None:
         account = {
             **self._vitals.account(),
+            "compiled": self.loop.compiled,
             "rested": self.loop.rested,
             "retried_connections": self._retried,
             "connections_opened": self._opened,

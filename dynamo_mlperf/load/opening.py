@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.load.connection import Connection
     from dynamo_mlperf.load.loop import Loop
+    from dynamo_mlperf.load.pump import Data
 
 OPENED_AT_ONCE = 128
 """Fewer than any listening socket lets wait (somaxconn is 4096 today, and was 128)."""
@@ -73,7 +74,7 @@ class Opening:
             return
         self._next("")
 
-    def ready(self, events: int) -> None:  # noqa: ARG002 - the loop's signature
+    def ready(self, events: int, data: Data, passed_bytes: int, at_ns: int) -> None:  # noqa: ARG002 - as watched
         """The attempt has ended, one way or the other."""
         if self._socket is None:
             return

@@ -1,8 +1,8 @@
 """One streamed chat completion as bytes come in: HTTP/1.1 framing, then server-sent events.
 
 Nothing is kept but what a verdict needs: when the first token came, an error, the usage, the end. Once the first
-token is there, a read of whole chunks costs six substring searches and one dictionary look-up per chunk (`skim`);
-no line is cut and no object is made per token. Whatever is not as usual goes through `feed`, which takes any split.
+token is there, reads that say nothing of that need not come here at all (`skims`): no line is cut and no object is
+made per token. Whatever is not as usual goes through `feed`, which takes any split.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from array import array
 from typing import Any, cast
 
 from dynamo_mlperf.load.response_head import Part, read_head
+from dynamo_mlperf.load.skim import chunk_size
 
 _HEAD_LIMIT_BYTES = 65_536
 _SAMPLE_BYTES = 300
@@ -25,11 +26,8 @@ _GIVEN_UP = frozenset({"abort", "error", "cancelled", "timeout"})
 others); usage and `[DONE]` follow all the same."""
 
 _HTTP_OK = 200
-_NEWLINE = 10
 _decode = json.JSONDecoder().raw_decode
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
-_SIZES = {spelled: size for size in range(1, 2048) for spelled in (b"%x" % size, b"%X" % size)}
-"""Chunk sizes as they are usually spelled: quicker than a conversion, and strict."""
 
 
 _CHUNK_SIZE = Part.CHUNK_SIZE
@@ -48,7 +46,7 @@ class Response:
         done: Whether the outcome is known: `[DONE]`, an error, or the end of the body.
         ended: Whether the HTTP message is complete.
         keep_alive: Whether the connection may be used again.
-        skims: Whether the next read may be offered to `skim` first.
+        skims: Whether the next read may be passed over where it is `plain`.
     """
 
     __slots__ = (
@@ -128,28 +126,6 @@ class Response:
         between = self._part is Part.CHUNK_SIZE and not self._buffer and not self._line
         self.skims = between and self.first_ns > 0 and not (self.done or self._keeps or self._error_event)
 
-    def skim(self, data: bytes) -> bool:
-        """Pass over a read of whole chunks that end with a line and say nothing that a verdict needs.
-
-        Only where `skims` says so. Returns False, with nothing changed, for every other read: `feed` it.
-        """
-        find = data.find  # `in` on bytes first tries, and fails, to read what is sought as a number
-        if find(b"[DONE]") >= 0 or find(b"completion_tokens") >= 0 or find(b'"error"') >= 0 or find(b"event:") >= 0:
-            return False
-        if find(b'finish_reason":"') >= 0 or find(b'finish_reason": "') >= 0:
-            return False
-        at, end = 0, len(data)
-        while at < end:
-            line = find(b"\r\n", at)
-            size = _SIZES.get(data[at:line]) if line > 0 else None
-            if size is None:
-                return False
-            at = line + size + 4
-            if at > end or data[at - 3] != _NEWLINE:
-                return False
-        self.received_bytes += end
-        return True
-
     def connection_closed(self, now_ns: int, why: str = "") -> None:
         """The connection has ended; `done` is set, with an error unless that was the proper end."""
         self.keep_alive = False
@@ -166,7 +142,7 @@ class Response:
         pieces, end = [], len(buffer)
         while at < end:
             line = buffer.find(b"\r\n", at)
-            size = _SIZES.get(buffer[at:line]) if line > 0 else None
+            size = chunk_size(buffer[at:line]) if line > 0 else None
             if size is None or line + size + 4 > end:
                 break
             at = line + size + 4

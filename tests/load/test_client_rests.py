@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +16,9 @@ from dynamo_mlperf.load.channel import Kind
 from dynamo_mlperf.load.loop import Loop
 from tests.fakes.oracle import Oracle, Script
 from tests.load.client_in_thread import ClientInThread
+
+if TYPE_CHECKING:
+    from dynamo_mlperf.load.pump import Data
 
 
 @pytest.fixture
@@ -95,15 +99,16 @@ class _Reader:
         self._loop = running
         self._most = most
 
-    def ready(self, events: int) -> None:  # noqa: ARG002 - the loop's signature
-        self.read += self.near.recv(100)
+    def ready(self, events: int, data: Data, passed_bytes: int, at_ns: int) -> None:  # noqa: ARG002 - as watched
+        assert isinstance(data, bytes)
+        self.read += data
         self._loop.running = len(self.read) < self._most
 
 
 def test_what_rests_is_read_by_itself_and_what_is_roused_too() -> None:
     running = Loop(lambda: None, lambda: None, 600_000_000_000)
     reader = _Reader(running, 3)
-    running.watch(reader.near.fileno(), reader)
+    running.watch(reader.near.fileno(), reader, reads=True)
     running.rest(reader.near.fileno())
     threading.Timer(0.05, reader.far.send, (b"abc",)).start()
     running.run()
