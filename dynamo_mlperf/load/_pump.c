@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 enum { MOST_READY = 64, MOST_RESTED = 32, READ_BYTES = 65536 };
+static const long long NS_PER_MS = 1000000, LONGEST_WAIT_NS = 86400LL * 1000000000LL;
 enum { READS = 1, SKIMS = 2, KNOWN = 4 };  /* KNOWN: the resting epoll has it; it stays there until it is forgotten */
 
 typedef struct {
@@ -29,6 +30,7 @@ typedef struct {
     PyObject_HEAD
     int urgent, resting;
     int rest_ms;
+    int owed;  /* what rests is to be looked at without waiting */
     long long at_rest;
     long long seen;
     Slot *slots;
@@ -38,11 +40,25 @@ typedef struct {
 
 /* -- what may be passed over -- */
 
-/* Whether there is a word in it that a verdict needs. */
+#define LEADS(at, end, text) ((size_t)((end) - (at)) >= sizeof(text) - 1 && memcmp(at, text, sizeof(text) - 1) == 0)
+#define FOLLOWS(at, begin, text) \
+    ((size_t)((at) - (begin)) >= sizeof(text) - 1 && memcmp((at) - (sizeof(text) - 1), text, sizeof(text) - 1) == 0)
+
+/* Whether there is a word in it that a verdict needs. Words are sought by a letter of theirs that is rare in answers. */
 static int tells(const char *data, size_t length) {
-    return memmem(data, length, "[DONE]", 6) || memmem(data, length, "completion_tokens", 17) ||
-           memmem(data, length, "\"error\"", 7) || memmem(data, length, "event:", 6) ||
-           memmem(data, length, "finish_reason\":\"", 16) || memmem(data, length, "finish_reason\": \"", 17);
+    const char *at, *end = data + length;
+    for (at = data; (at = memchr(at, '_', (size_t)(end - at))) != NULL; at++) {
+        if (FOLLOWS(at, data, "completion") && LEADS(at, end, "_tokens")) return 1;
+        int finish = FOLLOWS(at, data, "finish") && LEADS(at, end, "_reason");
+        if (finish && !LEADS(at, end, "_reason\":null") && !LEADS(at, end, "_reason\": null")) return 1;
+    }
+    for (at = data; (at = memchr(at, 'D', (size_t)(end - at))) != NULL; at++) {
+        if (FOLLOWS(at, data, "[") && LEADS(at, end, "DONE]")) return 1;
+    }
+    for (at = data; (at = memchr(at, 'v', (size_t)(end - at))) != NULL; at++) {
+        if (FOLLOWS(at, data, "e") && LEADS(at, end, "vent:")) return 1;
+    }
+    return memmem(data, length, "\"error\"", 7) != NULL;
 }
 
 /* The value of a chunk size as it is usually spelled, without zeros in front and in one case; 0 for any other. */
@@ -118,7 +134,11 @@ static PyObject *pump_watch(Pump *self, PyObject *arguments) {
     unsigned int events;
     PyObject *watched;
     if (!PyArg_ParseTuple(arguments, "iOI:watch", &number, &watched, &events)) return NULL;
-    if (control(self->urgent, EPOLL_CTL_ADD, number, events) < 0 || make_room(self, number) < 0) return NULL;
+    if (control(self->urgent, EPOLL_CTL_ADD, number, events) < 0) return NULL;
+    if (make_room(self, number) < 0) {
+        epoll_ctl(self->urgent, EPOLL_CTL_DEL, number, NULL);
+        return NULL;
+    }
     Slot *slot = &self->slots[number];
     PyObject *before = slot->watched;
     Py_INCREF(watched);
@@ -168,7 +188,7 @@ static PyObject *pump_rest(Pump *self, PyObject *argument) {
     Slot *slot = slot_of(self, number);
     if (slot == NULL || control(self->urgent, EPOLL_CTL_MOD, (int)number, 0) < 0) return NULL;
     if (!(slot->flags & KNOWN)) {
-        if (control(self->resting, EPOLL_CTL_ADD, (int)number, EPOLLIN) < 0) return NULL;
+        if (control(self->resting, EPOLL_CTL_ADD, (int)number, EPOLLIN | EPOLLET) < 0) return NULL;
         slot->flags |= KNOWN;
     }
     self->at_rest++;
@@ -178,7 +198,7 @@ static PyObject *pump_rest(Pump *self, PyObject *argument) {
 static PyObject *pump_rouse(Pump *self, PyObject *argument) {
     long number = PyLong_AsLong(argument);
     if (number == -1 && PyErr_Occurred()) return NULL;
-    if (control(self->urgent, EPOLL_CTL_MOD, (int)number, EPOLLIN) < 0) return NULL;
+    if (slot_of(self, number) == NULL || control(self->urgent, EPOLL_CTL_MOD, (int)number, EPOLLIN) < 0) return NULL;
     self->at_rest--;
     Py_RETURN_NONE;
 }
@@ -191,18 +211,40 @@ static long long now_ns(void) {
     return (long long)now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-/* Takes over the reference to `data`; NULL is an error that is set. */
+/* Takes over the reference to `data`; NULL is an error that is set. Whatever allocates may collect garbage, and what is
+   collected may forget or watch descriptors: slots move, and their watchers go. */
 static int hand_over(Pump *self, PyObject *found, int number, uint32_t events, PyObject *data) {
     if (data == NULL) return -1;
     Slot *slot = &self->slots[number];
+    if (slot->watched == NULL) {
+        Py_DECREF(data);
+        return 0;
+    }
     unsigned long long passed_bytes = slot->passed_bytes;
     slot->passed_bytes = 0;
     slot->flags &= (unsigned char)~SKIMS;
-    PyObject *item = Py_BuildValue("OINKL", slot->watched, (unsigned int)events, data, passed_bytes, now_ns());
+    PyObject *item = Py_BuildValue("NINKL", Py_NewRef(slot->watched), (unsigned int)events, data, passed_bytes, now_ns());
     if (item == NULL) return -1;
     int outcome = PyList_Append(found, item);
     Py_DECREF(item);
     return outcome;
+}
+
+/* Reads once. Returns the length, 0 where there is nothing more to read here, -1 with an error set. */
+static ssize_t read_once(Pump *self, PyObject *found, int number, uint32_t events) {
+    ssize_t length = recv(number, self->buffer, READ_BYTES, 0);
+    Slot *slot = &self->slots[number];
+    if (length > 0 && events == EPOLLIN && (slot->flags & SKIMS) && is_plain(self->buffer, (size_t)length)) {
+        slot->passed_bytes += (uint64_t)length;
+        return length;
+    }
+    PyObject *data;
+    if (length >= 0) data = PyBytes_FromStringAndSize(self->buffer, length);
+    else if (errno != EAGAIN && errno != EINTR) data = PyObject_CallFunction(PyExc_OSError, "is", errno, strerror(errno));
+    else if (events & EPOLLOUT) data = Py_NewRef(Py_None);
+    else return 0;
+    if (hand_over(self, found, number, events, data) < 0) return -1;
+    return length > 0 ? length : 0;
 }
 
 static int serve(Pump *self, PyObject *found, const struct epoll_event *ready, int count) {
@@ -216,17 +258,9 @@ static int serve(Pump *self, PyObject *found, const struct epoll_event *ready, i
             if (hand_over(self, found, number, events, Py_NewRef(Py_None)) < 0) return -1;
             continue;
         }
-        ssize_t length = recv(number, self->buffer, READ_BYTES, 0);
-        if (length > 0 && events == EPOLLIN && (slot->flags & SKIMS) && is_plain(self->buffer, (size_t)length)) {
-            slot->passed_bytes += (uint64_t)length;
-            continue;
-        }
-        PyObject *data;
-        if (length >= 0) data = PyBytes_FromStringAndSize(self->buffer, length);
-        else if (errno != EAGAIN && errno != EINTR) data = PyObject_CallFunction(PyExc_OSError, "is", errno, strerror(errno));
-        else if (events & EPOLLOUT) data = Py_NewRef(Py_None);
-        else continue;
-        if (hand_over(self, found, number, events, data) < 0) return -1;
+        ssize_t length;
+        do length = read_once(self, found, number, events); while (length == READ_BYTES);
+        if (length < 0) return -1;
     }
     return 0;
 }
@@ -249,19 +283,24 @@ static int wait_for(int epoll, struct epoll_event *ready, int most, int wait_ms)
 static PyObject *pump_poll(Pump *self, PyObject *argument) {
     long long wait_ns = PyLong_AsLongLong(argument);
     if (wait_ns == -1 && PyErr_Occurred()) return NULL;
+    if (wait_ns < 0) wait_ns = 0;
+    if (wait_ns > LONGEST_WAIT_NS) wait_ns = LONGEST_WAIT_NS;
     PyObject *found = PyList_New(0);
     if (found == NULL) return NULL;
     long long due_ns = now_ns() + wait_ns;
     struct epoll_event ready[MOST_READY];
-    int more = 0;
     for (;;) {
-        int wait_ms = wait_ns > 0 && !more ? (int)((wait_ns + 999999) / 1000000) : 0;
+        int wait_ms = wait_ns > 0 && !self->owed ? (int)((wait_ns + NS_PER_MS - 1) / NS_PER_MS) : 0;
         if (self->at_rest && wait_ms > self->rest_ms) wait_ms = self->rest_ms;
         int count = wait_for(self->urgent, ready, MOST_READY, wait_ms);
         if (count < 0 || serve(self, found, ready, count) < 0) break;
+        if (self->at_rest && !self->owed && PyList_Size(found)) {
+            self->owed = 1;  /* what is urgent is told first; what rests has its turn in the next call */
+            return found;
+        }
         int rested = self->at_rest ? wait_for(self->resting, ready, MOST_RESTED, 0) : 0;
         if (rested < 0 || serve(self, found, ready, rested) < 0) break;
-        more = rested == MOST_RESTED;
+        self->owed = rested == MOST_RESTED;
         wait_ns = due_ns - now_ns();
         if (wait_ns <= 0 || PyList_Size(found)) return found;
     }
@@ -275,7 +314,7 @@ static int pump_init(Pump *self, PyObject *arguments, PyObject *keywords) {
     static char *names[] = {"rest_ms", NULL};
     int rest_ms;
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "i:Pump", names, &rest_ms)) return -1;
-    if (self->rest_ms) {
+    if (self->urgent >= 0) {
         PyErr_SetString(PyExc_RuntimeError, "a pump is set up once");
         return -1;
     }

@@ -10,7 +10,7 @@ import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from select import EPOLLIN, EPOLLOUT, epoll
+from select import EPOLLET, EPOLLIN, EPOLLOUT, epoll
 from typing import TYPE_CHECKING, Protocol
 
 from dynamo_mlperf.load.skim import plain
@@ -25,6 +25,8 @@ _MOST_READY = 64
 _MOST_RESTED = 32
 """As many of those that could wait are served before the pump looks for what cannot."""
 _READ_BYTES = 65_536
+_LONGEST_WAIT_NS = 86_400 * 1_000_000_000
+"""What a wait in whole milliseconds can hold."""
 
 Data = bytes | OSError | None
 
@@ -79,7 +81,7 @@ class Pump(Protocol):
         """What comes in here is urgent again."""
 
     def poll(self, wait_ns: int) -> list[Found]:
-        """Wait until there is something to tell, `wait_ns` at most."""
+        """Wait until there is something to tell, `wait_ns` at most and never longer than a day."""
 
 
 @dataclass(slots=True)
@@ -105,6 +107,7 @@ class PythonPump:
         self._resting = epoll()
         self._slots: dict[int, _Slot] = {}
         self._at_rest = 0
+        self._owed = False  # what rests is to be looked at without waiting
 
     def watch(self, number: int, watched: Watched, events: int) -> None:
         """As `Pump` has it."""
@@ -135,28 +138,33 @@ class PythonPump:
         slot = self._slots[number]
         self._urgent.modify(number, 0)
         if not slot.known:
-            self._resting.register(number, EPOLLIN)
+            self._resting.register(number, EPOLLIN | EPOLLET)
             slot.known = True
         self._at_rest += 1
 
     def rouse(self, number: int) -> None:
         """As `Pump` has it."""
+        if number not in self._slots:
+            raise KeyError(number)
         self._urgent.modify(number, EPOLLIN)
         self._at_rest -= 1
 
     def poll(self, wait_ns: int) -> list[Found]:
         """As `Pump` has it."""
+        wait_ns = min(wait_ns, _LONGEST_WAIT_NS)
         due_ns = time.monotonic_ns() + wait_ns
         found: list[Found] = []
-        more = False
         while True:
-            wait_ms = 0.0 if more else max(0.0, wait_ns / 1e6)
+            wait_ms = 0.0 if self._owed else max(0.0, wait_ns / 1e6)
             if self._at_rest:
                 wait_ms = min(wait_ms, self._rest_ms)
             self._serve(self._urgent.poll(wait_ms / 1e3, _MOST_READY), found)
+            if self._at_rest and not self._owed and found:
+                self._owed = True  # what is urgent is told first; what rests has its turn in the next call
+                return found
             rested = self._resting.poll(0, _MOST_RESTED) if self._at_rest else []
             self._serve(rested, found)
-            more = len(rested) == _MOST_RESTED
+            self._owed = len(rested) == _MOST_RESTED
             wait_ns = due_ns - time.monotonic_ns()
             if wait_ns <= 0 or found:
                 return found
@@ -165,20 +173,33 @@ class PythonPump:
         self.seen += len(ready)
         for number, events in ready:
             slot = self._slots[number]
-            data: Data = None
-            if slot.reads and events != EPOLLOUT:
-                try:
-                    data = os.read(number, _READ_BYTES)
-                except BlockingIOError:
-                    if not events & EPOLLOUT:
-                        continue
-                except OSError as problem:
-                    data = problem
-                if slot.skims and events == EPOLLIN and isinstance(data, bytes) and data and plain(data):
-                    slot.passed_bytes += len(data)
-                    continue
-            found.append((slot.watched, events, data, slot.passed_bytes, time.monotonic_ns()))
-            slot.skims, slot.passed_bytes = False, 0
+            if not slot.reads or events == EPOLLOUT:
+                self._tell(slot, events, None, found)
+                continue
+            while self._read_once(number, slot, events, found) == _READ_BYTES:
+                continue  # what rests is told once, so all of it is read
+
+    def _read_once(self, number: int, slot: _Slot, events: int, found: list[Found]) -> int:
+        data: Data
+        try:
+            data = os.read(number, _READ_BYTES)
+        except BlockingIOError:
+            data = None
+        except OSError as problem:
+            data = problem
+        if not isinstance(data, bytes):
+            if data is not None or events & EPOLLOUT:
+                self._tell(slot, events, data, found)
+            return 0
+        if data and slot.skims and events == EPOLLIN and plain(data):
+            slot.passed_bytes += len(data)
+        else:
+            self._tell(slot, events, data, found)
+        return len(data)
+
+    def _tell(self, slot: _Slot, events: int, data: Data, found: list[Found]) -> None:
+        found.append((slot.watched, events, data, slot.passed_bytes, time.monotonic_ns()))
+        slot.skims, slot.passed_bytes = False, 0
 
 
 COMPILED: Callable[[int], Pump] | None = None

@@ -11,8 +11,9 @@ import json
 from array import array
 from typing import Any, cast
 
+from dynamo_mlperf.load.channel import MOST_TOKENS
 from dynamo_mlperf.load.response_head import Part, read_head
-from dynamo_mlperf.load.skim import chunk_size
+from dynamo_mlperf.load.skim import chunk_size, finishes
 
 _HEAD_LIMIT_BYTES = 65_536
 _SAMPLE_BYTES = 300
@@ -184,8 +185,15 @@ class Response:
                 self._end_body(now_ns)
         return end + 4
 
-    def _chunk_size(self, buffer: bytes, at: int) -> int:
+    def _line_end(self, buffer: bytes, at: int) -> int:
+        """Where the line ends, or -1 to wait for more; no line of the framing is as long as a head may be."""
         end = buffer.find(b"\r\n", at)
+        if end < 0 and len(buffer) - at > _HEAD_LIMIT_BYTES:
+            self._broken(f"a {self._part.value} of more than 64 KiB")
+        return end
+
+    def _chunk_size(self, buffer: bytes, at: int) -> int:
+        end = self._line_end(buffer, at)
         if end < 0:
             return -1
         digits = buffer[at:end].partition(b";")[0].strip()
@@ -203,7 +211,7 @@ class Response:
         return at + 2
 
     def _trailer(self, buffer: bytes, at: int, now_ns: int) -> int:
-        end = buffer.find(b"\r\n", at)
+        end = self._line_end(buffer, at)
         if end < 0:
             return -1
         if end == at:
@@ -226,7 +234,8 @@ class Response:
 
     def _broken(self, what: str) -> None:
         self.keep_alive = False
-        self._fail(what)
+        if not self.done:
+            self._fail(what)
 
     # -- server-sent events --
 
@@ -249,7 +258,7 @@ class Response:
             if self.first_ns and not self._keeps and not self._error_event:
                 find = line.find
                 plain = find(b"completion_tokens") < 0 and find(b'"error"') < 0 and find(b"[DONE]") < 0
-                if plain and find(b'finish_reason":"') < 0 and find(b'finish_reason": "') < 0:
+                if plain and not finishes(line):
                     return
             self._data(line[5:].strip(), now_ns)
         elif line.startswith(b"event:"):
@@ -265,7 +274,7 @@ class Response:
         else:
             try:
                 self._chunk(_json(str(payload, "utf-8")), payload, now_ns)
-            except (ValueError, TypeError, AttributeError, OverflowError):
+            except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
                 self._fail(f"an event that is no chat completion chunk: {_quote(payload)}")
 
     def _chunk(self, chunk: dict[str, Any], payload: bytes, now_ns: int) -> None:
@@ -275,11 +284,13 @@ class Response:
         usage = chunk.get("usage")
         if usage:
             self._usage = True
-            self.prompt_tokens = int(usage.get("prompt_tokens") or 0)
-            self.output_tokens = int(usage.get("completion_tokens") or 0)
+            self.prompt_tokens = _count(usage.get("prompt_tokens"))
+            self.output_tokens = _count(usage.get("completion_tokens"))
         for choice in chunk.get("choices") or ():
             delta = choice.get("delta") or {}
             content = delta.get("content")
+            if content and not isinstance(content, str):
+                raise TypeError("content that is no text")
             if content and self._keeps:
                 self._text.append(content)
             ids = self._take_ids(chunk, choice) if self._keep_ids else None
@@ -340,6 +351,18 @@ def _json(text: str) -> dict[str, Any]:
     if end != len(text):
         raise ValueError("more than one value")
     return cast("dict[str, Any]", value)
+
+
+def _count(value: str | float | None) -> int:
+    """A number of tokens, as an event to the LoadGen process can hold it.
+
+    Raises:
+        ValueError: There cannot be as many.
+    """
+    count = int(value or 0)
+    if not 0 <= count <= MOST_TOKENS:
+        raise ValueError(f"{count} tokens")
+    return count
 
 
 def _quote(raw: bytes) -> str:

@@ -11,6 +11,15 @@ def chunk_size(spelled: bytes) -> int | None:
     return _SIZES.get(spelled)
 
 
+def finishes(data: bytes) -> bool:
+    """Whether there is a `finish_reason` in it that is anything but null as it is usually spelled."""
+    count = data.count
+    reasons = count(b"finish_reason")
+    if not reasons or reasons == (compact := count(b'finish_reason":null')):
+        return False
+    return reasons != compact + count(b'finish_reason": null')
+
+
 def plain(data: bytes) -> bool:
     """Whether a read is of whole chunks that end with a line, without the end, an error or usage in any.
 
@@ -19,7 +28,7 @@ def plain(data: bytes) -> bool:
     find = data.find  # `in` on bytes first tries, and fails, to read what is sought as a number
     if find(b"[DONE]") >= 0 or find(b"completion_tokens") >= 0 or find(b'"error"') >= 0 or find(b"event:") >= 0:
         return False
-    if find(b'finish_reason":"') >= 0 or find(b'finish_reason": "') >= 0:
+    if finishes(data):
         return False
     at, end = 0, len(data)
     while at < end:

@@ -193,6 +193,39 @@ def test_all_that_rests_is_found_however_much_it_is(pump: Pump) -> None:
         each.close()
 
 
+def test_what_is_urgent_is_told_first_and_what_rests_next(pump: Pump, one: Socket) -> None:
+    resting = Socket()
+    resting.join(pump)
+    pump.rest(resting.number)
+    resting.say(b"rested")
+    for word in (b"first", b"second"):
+        one.say(word)
+        found = [data for _, _, data, *_ in pump.poll(SECOND_NS)]
+        assert found[0] == word
+        assert (b"rested" in found) == (word == b"second")
+    resting.close()
+
+
+@pytest.mark.parametrize("skims", [False, True])
+def test_what_came_at_rest_is_read_to_its_end(pump: Pump, one: Socket, *, skims: bool) -> None:
+    one.near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    pump.rest(one.number)
+    if skims:
+        pump.skim(one.number)
+    much = TOKEN * 1500
+    assert len(much) > 65_536
+    one.say(much)
+    one.say(END)
+    wire, told, passed = much + END, b"", 0
+    for _, _, data, passed_bytes, _ in pump.poll(SECOND_NS):
+        assert isinstance(data, bytes)
+        told += data
+        passed += passed_bytes
+    assert wire.endswith(told)
+    assert passed + len(told) == len(wire)
+    assert pump.poll(0) == []
+
+
 def test_what_is_forgotten_is_told_no_more_and_its_number_serves_another(pump: Pump, one: Socket) -> None:
     pump.rest(one.number)
     pump.rouse(one.number)
