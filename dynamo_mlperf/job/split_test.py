@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.job.pressure import PressureGauge
     from dynamo_mlperf.job.workload import Workload
 
-CEILING_TOLERANCES = 3.0
+CEILING_TOLERANCES = 5.0
 """The highest rate that holds is at most this many tolerances above the highest that was seen to hold."""
 
 

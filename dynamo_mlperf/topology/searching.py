@@ -32,7 +32,7 @@ class Search(StrictModel):
         default=None, description="A prediction.json of a rehearsal, instead of start: this split's rate is taken"
     )
     tolerance: Annotated[float, Field(ge=0.001, le=0.2)] = Field(
-        default=0.01, description="How closely the answer is located, as a share of the rate"
+        default=0.01, description="How closely the highest rate is sought, as a share of it"
     )
     time_budget_s: PositiveFloat | None = Field(
         default=None, le=_MAX_S, description="Seconds for the whole search; left out, what the job's time limit leaves"

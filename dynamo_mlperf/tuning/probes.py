@@ -27,7 +27,7 @@ class SearchSettings:
     Attributes:
         duration_s: Length of a full run in seconds.
         percentile: The judged percentile as a fraction, for example 0.99.
-        tolerance: How closely the answer is located, as a share of the rate.
+        tolerance: How closely the highest rate is sought, as a share of it.
         low: Lowest target_qps that is probed; None = the lowest that a full run can certify.
         high: Highest target_qps that is probed; None = 300,000.
         start: A predicted answer in target_qps; None = no prediction.

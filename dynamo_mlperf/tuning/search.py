@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _SURE = 1.0
 """Doubt below this many times the closeness that is wanted: the next probe is meant to confirm."""
 _HOLDS = 0.9
-_TOO_LOW = 2.8
+_REACH_SHARE, _REACH_TOLERANCES = 2.8, 1.7
+"""A confirmed rate is the answer where the estimate is above it by at most so many times what counts as close, and so
+many tolerances more: another full run costs more than what it would gain."""
 _GALLOP = 6.0
 _EXPECTED_GOOD = 0.985
 _PATIENCE, _MOST_CERTIFIED, _MOST_WHOLE, _MOST_PROBES = 10, 3, 5, 40
@@ -139,8 +141,8 @@ def _accepted(
         if fit.holds_probability(rate) < (0.5 if enough else _HOLDS):
             continue
         top = rate >= 0.9999 * settings.highest_qps
-        gap = math.log(outlook.rate / rate) / _TOO_LOW
-        near = gap <= outlook.closeness(settings.tolerance)
+        gap = math.log(outlook.rate / rate)
+        near = gap <= _reach(outlook.closeness(settings.tolerance), settings)
         if not (top or near or enough):
             return None
         bounded = top or rate * _CLOSE >= ceiling
@@ -149,12 +151,17 @@ def _accepted(
         if is_stale(history, index, fit.now_s) and (check := _check(rate, settings, history)) is not None:
             return check
         above = any(rate <= each <= rate * _CLOSE for each in failed)  # one below it bounds nothing
-        located = top or (above and gap <= outlook.claim(settings.tolerance))
+        located = top or (above and gap <= _reach(outlook.claim(settings.tolerance), settings))
         return replace(_answer(history, index, fit, outlook, binding, top=top), located=located)
     if certified and whole >= 2 * _MOST_WHOLE:  # the system does not repeat itself: the one it kept best
         best = max(certified, key=lambda each: fit.holds_probability(history[each].rate))
         return replace(_answer(history, best, fit, outlook, binding, top=False), located=False)
     return None
+
+
+def _reach(close: float, settings: SearchSettings) -> float:
+    """How far, in log rate, the estimate may be above a confirmed rate that is the answer."""
+    return _REACH_SHARE * close + _REACH_TOLERANCES * settings.tolerance
 
 
 def _look_above(rate: float, settings: SearchSettings, history: History) -> Probe | None:

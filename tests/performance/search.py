@@ -12,7 +12,7 @@ import json
 import math
 import random
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import Pool
 from pathlib import Path
 
@@ -74,11 +74,11 @@ def search_range(system: System, truth: Truth, seed: int) -> tuple[float, float]
     return low, 1.5 * system.capacity * chance.uniform(0.8, 1.2)
 
 
-def compare(job: tuple[System, Truth, int]) -> Row:
-    """One search and one bisection."""
-    system, truth, seed = job
+def compare(job: tuple[System, Truth, int, float]) -> Row:
+    """One search and one bisection, of a system by a seed to a tolerance; bisection always to 1 %."""
+    system, truth, seed, tolerance = job
     low, high = search_range(system, truth, seed)
-    settings = settings_of(system, low=low, high=high)
+    settings = replace(settings_of(system, low=low, high=high), tolerance=tolerance)
     full_s = settings.run_queries(truth.rate_90) / truth.rate_90 if settings.padded else FULL_S
     found = search(system, settings, seed)
     plain, plain_cost_s = bisect(system, low, high, seed)
@@ -122,6 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--set", choices=SETS, action="append", dest="sets")
     parser.add_argument("--repeats", type=int, default=2, help="searches per system, each with its own seed and range")
+    parser.add_argument("--tolerance", type=float, default=0.01, help="of the search, as `search --tolerance` has it")
     parser.add_argument("--truths", type=Path, help="file that keeps the true rates between calls")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--details", action="store_true")
@@ -136,7 +137,7 @@ def main() -> None:
                 if options.truths:
                     options.truths.write_text(json.dumps(known, indent=1))
             jobs = [
-                (system, Truth(*known[system.name]), seed)
+                (system, Truth(*known[system.name]), seed, options.tolerance)
                 for seed in range(1, options.repeats + 1)
                 for system in systems
             ]

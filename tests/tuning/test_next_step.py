@@ -91,6 +91,18 @@ def test_a_confirmed_rate_near_the_estimate_is_the_answer() -> None:
     assert step.pass_probability > 0.8
 
 
+def test_a_confirmed_rate_is_the_answer_where_another_full_run_would_gain_little() -> None:
+    """The estimate is 4.2 % above the first and 6.0 % above the second; 4.5 tolerances and what is close count as little."""
+    before = (
+        record(31.6, 0.0, seconds=60, ended="too low"),
+        record(41.0, 0.03, seconds=200, ended="cannot pass", begin_s=75.0),
+    )
+    step = next_step((*before, record(37.0, 0.002, begin_s=290.0)), RANGE)
+    assert isinstance(step, Answer)
+    assert (step.rate, step.located) == (37.0, True)
+    assert 37.5 < _probe((*before, record(36.5, 0.001, begin_s=290.0))).rate < 41.0
+
+
 def test_a_rate_that_failed_below_the_answer_bounds_nothing_above() -> None:
     history = (
         record(31.6, 0.0, seconds=60, ended="too low"),

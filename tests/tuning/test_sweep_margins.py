@@ -11,8 +11,8 @@ from dynamo_mlperf.tuning.sweep import SplitResult, SweepState, next_split, prun
 from tests.tuning.test_sweep_steps import MANY, SIXTEEN, split
 
 ROLES = ("prefill", "decode")
-LOCATED = 1.03
-"""A located answer's ceiling, of the answer: three tolerances of 1 %."""
+LOCATED = 1.05
+"""A located answer's ceiling, of the answer: five tolerances of 1 %."""
 
 
 def slowed_ms(of: RoleSplit, role: str, alone_ms: float, qps: float) -> float:
