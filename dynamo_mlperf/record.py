@@ -27,6 +27,9 @@ EXIT_CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": Exi
 PHASES = ("check", "stage", "start", "ready", "canary", "warmup", "measure", "judge", "stop", "record")
 """The phases of a job in order; `events.jsonl` carries `phase_begin` and `phase_end` for each that ran."""
 
+HELD_NOTE = "engines held by run"
+"""How the note begins of a verdict whose engines another run had started, and held."""
+
 SIDE_PHASES = ("accuracy", "compliance")
 """Between judge and stop, in a job that was asked for those tests."""
 

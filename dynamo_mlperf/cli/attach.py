@@ -34,6 +34,7 @@ from dynamo_mlperf.slurm.programs import ask, clean_environment, signal_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dynamo_mlperf.cli.call import Call
     from dynamo_mlperf.slurm.attach import LiveJob
     from dynamo_mlperf.topology.spec import Topology
 
@@ -80,18 +81,7 @@ class Within:
             raise ConfigError(f"--within is not as --attach writes it: {problem!r:.80}", "use --attach JOBID") from None
 
 
-def run_attached(
-    job_id: str,
-    file: Path,
-    *,
-    site: str | None = None,
-    run_dir: Path | None = None,
-    nodes: int | None = None,
-    resume: str | None = None,
-    redo: bool = False,
-    blocks: Mapping[str, Mapping[str, object]] | None = None,
-    as_json: bool = False,
-) -> int:
+def run_attached(job_id: str, call: Call) -> int:
     """Run the file in that job and wait; its output comes here, stop requests reach its controller.
 
     The controller is a step on the first of its nodes, as it is the batch script of a job that sbatch starts.
@@ -103,23 +93,24 @@ def run_attached(
         ConfigError: The file is refused, as `submit` refuses it.
         SetupError: The job cannot take the run, or no run began, whatever srun's status.
     """
-    topology, plan, its_site = prepare(file, site, Path.cwd(), nodes, from_afar=True, blocks=blocks)
+    file, site = call.file, call.site
+    topology, plan, its_site = prepare(file, site, Path.cwd(), call.nodes, from_afar=True, blocks=call.blocks)
     refuse_unfilled(site or topology.site, Path.cwd())
-    old = None if resume is None else str(resumable(resume, topology, Path.cwd(), redo=redo))
+    old = None if call.resume is None else str(resumable(call.resume, topology, Path.cwd(), redo=call.redo))
     job = live_job(job_id)
-    if job.end_t is not None and resume is None:  # what was resumed may need less
+    if job.end_t is not None and call.resume is None:  # what was resumed may need less
         refuse_without_time(topology, Path.cwd(), job.end_t - time.time() - CLOSING_S, f"job {job.job_id}")
     hosts = choose_hosts(job, other_runs(job), nodes=len(plan.nodes), gpus=_gpus_wanted(topology))
     token = new_token()
     run_id = f"{topology.name}-{job.job_id}-{token}"
-    place = new_run_directory(run_dir or Path("runs") / run_id)
-    within = Within(token, run_id, hosts, str(Path.cwd()), blocks)
-    given = (("--site", site), ("--nodes", nodes), ("--resume", old), ("--within", within.as_text()))
+    place = new_run_directory(call.run_dir or Path("runs") / run_id)
+    within = Within(token, run_id, hosts, str(Path.cwd()), call.blocks)
+    given = (("--site", site), ("--nodes", call.nodes), ("--resume", old), ("--within", within.as_text()))
     words = [
         *("job", str(file.absolute()), "--run-dir", str(place)),
         *(str(word) for name, value in given if value is not None for word in (name, value)),
-        *(["--redo"] if redo else []),
-        *(["--json"] if as_json else []),
+        *(["--redo"] if call.redo else []),
+        *(["--json"] if call.as_json else []),
     ]
     python = (sys.executable, "-m")
     program = (*python, "dynamo_mlperf.process.relay", *python, "dynamo_mlperf.cli", *words)

@@ -29,8 +29,7 @@ from dynamo_mlperf.slurm.runs import find_run, list_runs, read_run
 from dynamo_mlperf.slurm.standing import standings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from dynamo_mlperf.cli.call import Call
     from dynamo_mlperf.job.held import Answer, Spooled
     from dynamo_mlperf.record import Verdict
     from dynamo_mlperf.slurm.runs import Run
@@ -90,18 +89,7 @@ def _how_to_hold(run: Run) -> str:
     return "start engines that stay: `dynamo-mlperf run FILE --hold`"
 
 
-def run_on_held(
-    holder: Run,
-    file: Path,
-    *,
-    site: str | None = None,
-    run_dir: Path | None = None,
-    nodes: int | None = None,
-    resume: str | None = None,
-    redo: bool = False,
-    blocks: Mapping[str, Mapping[str, object]] | None = None,
-    as_json: bool = False,
-) -> int:
+def run_on_held(holder: Run, call: Call) -> int:
     """Have the holder measure what the file asks for, and wait; Ctrl-C ends the measurement, not the engines.
 
     Returns:
@@ -111,37 +99,38 @@ def run_on_held(
         ConfigError: The file is refused, or asks for another deployment.
         SetupError: The holder is busy or gone, and no run began.
     """
-    if blocks and "hold" in blocks:
+    file, site, blocks = call.file, call.site, call.blocks or {}
+    if "hold" in blocks:
         raise ConfigError(f"run {holder.name} holds the engines already", "leave --hold and --hold-for out")
     base_dir = Path.cwd()
-    topology, _plan, _site = prepare(file, site, base_dir, nodes, from_afar=bool(holder.job_id), blocks=blocks)
+    topology, _plan, _site = prepare(file, site, base_dir, call.nodes, from_afar=bool(holder.job_id), blocks=blocks)
     if topology.sweep is not None:
         raise ConfigError("a sweep changes its workers, and those that are held stay", "sweep without --attach RUN")
-    old = None if resume is None else str(resumable(resume, topology, base_dir, redo=redo))
+    old = None if call.resume is None else str(resumable(call.resume, topology, base_dir, redo=call.redo))
     run_id = local_run_id(topology.name, new_nonce())
-    place = new_run_directory(run_dir or Path("runs") / run_id)
+    place = new_run_directory(call.run_dir or Path("runs") / run_id)
     request = HeldRequest(
         run_id=run_id,
         file=str(file.absolute()),
         base_dir=str(base_dir),
         run_dir=str(place),
         site=site,
-        nodes=nodes,
+        nodes=call.nodes,
         resume=old,
-        blocks={name: dict(keys) for name, keys in (blocks or {}).items()},
+        blocks={name: dict(keys) for name, keys in blocks.items()},
     )
     stop = StopFlag()
     stop.install()
     waiting = _Waiting(holder, post(holder.root, request, file), stop)
     said = waiting.until_answered()
     if said is None:
-        return int(_gone(waiting.name, topology, place, as_json=as_json))
+        return int(_gone(waiting.name, topology, place, as_json=call.as_json))
     if (refusal := said.refusal()) is not None:
         raise refusal
     verdict = _verdict_in(place) if began(place) else None
     if verdict is None:
         raise ServingError(f"run {waiting.name} left no verdict in {place}", f"read {holder.root / 'events.jsonl'}")
-    answer(verdict, place, as_json=as_json)
+    answer(verdict, place, as_json=call.as_json)
     return int(said.exit_code)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from dynamo_mlperf.cli.call import Call
 from dynamo_mlperf.cli.hold import hold_block, hold_options
 from dynamo_mlperf.cli.run_options import run_options
 
@@ -47,39 +49,38 @@ def command(
     On another number of nodes: `sbatch --nodes=N FILE --nodes N`. An executable FILE runs in an allocation that you
     hold by `./FILE --attach JOBID`, as `run FILE --attach JOBID` does.
     """
-    blocks = hold_block(hold=hold, hold_s=hold_s)
+    call = Call(
+        file=file,
+        site=site,
+        run_dir=run_dir,
+        nodes=nodes,
+        resume=resume,
+        redo=redo,
+        blocks=hold_block(hold=hold, hold_s=hold_s),
+        as_json=as_json,
+    )
     if attach is not None:
         from dynamo_mlperf.cli.run import run_here
 
-        more = {"site": site, "run_dir": run_dir, "nodes": nodes, "resume": resume, "blocks": blocks}
-        return run_here(file, attach, redo=redo, as_json=as_json, **more)
+        return run_here(call, attach)
     from dynamo_mlperf.cli.launch import Launch, launch
     from dynamo_mlperf.slurm.allocation import SlurmAllocation, SlurmJob
 
     if within is not None:
-        return launch(
-            _attached(within, file, site=site, run_dir=run_dir, nodes=nodes, resume=resume, redo=redo, as_json=as_json)
-        )
+        return launch(_attached(within, call))
     job = SlurmJob.current(os.environ)
     return launch(
         Launch(
-            file=file,
-            site=site,
+            call,
             base_dir=Path(job.submit_dir),
-            run_dir=run_dir,
-            as_json=as_json,
             run_id=lambda name: f"{name}-{job.job_id}",
             allocation=lambda _plan, site: SlurmAllocation(job, site),
-            nodes=nodes,
-            blocks=blocks,
-            resume=resume,
-            redo=redo,
         )
     )
 
 
-def _attached(text: str, file: Path, **more: Any) -> Launch:  # noqa: ANN401 - fields of Launch
-    """The call of a controller that is a step of a live job.
+def _attached(text: str, call: Call) -> Launch:
+    """The call in a controller that is a step of a live job.
 
     Raises:
         ConfigError: It was not started by --attach.
@@ -92,10 +93,8 @@ def _attached(text: str, file: Path, **more: Any) -> Launch:  # noqa: ANN401 - f
     told = Within.of(text)
     job = SlurmJob.attached(os.environ, told.hosts, told.base_dir)
     return Launch(
-        file=file,
+        replace(call, blocks=told.blocks),
         base_dir=Path(told.base_dir),
         run_id=lambda _name: told.run_id,
         allocation=lambda _plan, site: SlurmAllocation(job, site, told.token),
-        blocks=told.blocks,
-        **more,
     )

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from dynamo_mlperf.cli.call import Call
     from dynamo_mlperf.process.allocation import Allocation
     from dynamo_mlperf.record import Verdict
     from dynamo_mlperf.site import Site
@@ -49,21 +50,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """One call of `run` or `job`."""
+    """A call, and the place where this process makes its run.
 
-    file: Path
-    site: str | None
+    Attributes:
+        call: The call.
+        base_dir: What relative paths of the file resolve against.
+        run_id: The run's name, by the topology's.
+        allocation: The nodes of a plan.
+        fits: Refuses what the place cannot hold, before anything else of it is looked at.
+    """
+
+    call: Call
     base_dir: Path
-    run_dir: Path | None
-    as_json: bool
     run_id: Callable[[str], str]
     allocation: Callable[[Plan, Site], Allocation]
-    nodes: int | None = None
-    blocks: Mapping[str, Mapping[str, object]] | None = None
-    resume: str | None = None
-    redo: bool = False
     fits: Callable[[Topology, Plan], None] | None = None
-    """Refuses what the place cannot hold, before anything else of it is looked at."""
 
 
 def prepare(
@@ -129,14 +130,15 @@ def resumable(run: str, topology: Topology, base_dir: Path, *, redo: bool = Fals
     return place
 
 
-def launch(call: Launch) -> int:
+def launch(here: Launch) -> int:
     """Run a topology file; everything that can be refused is refused before anything starts."""
-    origin, plan, site = prepare(call.file, call.site, call.base_dir, call.nodes, blocks=call.blocks, fits=call.fits)
-    resume = None if call.resume is None else resumable(call.resume, origin, call.base_dir, redo=call.redo)
-    topology, plan = (origin, plan) if origin.sweep is None else sweep_start(origin, call.base_dir, resume)
+    call, base_dir = here.call, here.base_dir
+    origin, plan, site = prepare(call.file, call.site, base_dir, call.nodes, blocks=call.blocks, fits=here.fits)
+    resume = None if call.resume is None else resumable(call.resume, origin, base_dir, redo=call.redo)
+    topology, plan = (origin, plan) if origin.sweep is None else sweep_start(origin, base_dir, resume)
     _refuse_flags(topology, site)
-    run_id = call.run_id(topology.name)
-    run_dir = new_run_directory(call.run_dir or call.base_dir / "runs" / run_id)
+    run_id = here.run_id(topology.name)
+    run_dir = new_run_directory(call.run_dir or base_dir / "runs" / run_id)
     progress = TerminalProgress()
     answered: list[Verdict] = []
 
@@ -150,10 +152,10 @@ def launch(call: Launch) -> int:
         topology,
         plan,
         site,
-        call.base_dir,
+        base_dir,
         run_dir,
         run_id,
-        call.allocation(plan, site),
+        here.allocation(plan, site),
         progress,
         resume,
         origin,

@@ -22,6 +22,7 @@ def rehearse_live(
         ConfigError: See `write_live`.
         SetupError: The directory cannot be written.
     """
+    from dynamo_mlperf.cli.call import Call
     from dynamo_mlperf.cli.launch import Launch, launch
     from dynamo_mlperf.cli.output import json_text
     from dynamo_mlperf.cli.run import this_machine
@@ -61,11 +62,13 @@ def rehearse_live(
     stage.check()
     return launch(
         Launch(
-            file=derived,
-            site=options["site"],
+            Call(
+                file=derived,
+                site=options["site"],
+                run_dir=directory / LIVE_REHEARSAL,
+                as_json=options["as_json"],
+            ),
             base_dir=stage.base,
-            run_dir=directory / LIVE_REHEARSAL,
-            as_json=options["as_json"],
             run_id=lambda _name: run_id,
             allocation=this_machine,
         )

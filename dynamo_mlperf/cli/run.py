@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from dynamo_mlperf.cli.call import Call
 from dynamo_mlperf.cli.hold import hold_block, hold_options
 from dynamo_mlperf.cli.run_options import run_options
 
@@ -49,23 +50,23 @@ def command(
     meanwhile --attach RUN measures through them what differs in the measurement alone: rate, scenario, data set, tests.
     """
     blocks = hold_block(hold=hold, hold_s=hold_s)
-    return run_here(file, attach, site=site, run_dir=run_dir, nodes=nodes, blocks=blocks, as_json=as_json)
+    call = Call(file=file, site=site, run_dir=run_dir, nodes=nodes, blocks=blocks, as_json=as_json)
+    return run_here(call, attach)
 
 
-def run_here(file: Path, attach: str | None = None, **more: Any) -> int:  # noqa: ANN401 - fields of Launch
+def run_here(call: Call, attach: str | None = None) -> int:
     """Run the file from the working directory, here, in a live Slurm job or on held engines; returns the exit code.
 
     Args:
-        file: The topology file.
+        call: What is asked for.
         attach: The id of that job, or a run that holds its engines; None = this machine.
-        more: The other fields of `Launch`.
     """
     if attach is not None:
         from dynamo_mlperf.cli.attach import run_attached
         from dynamo_mlperf.cli.attach_held import held_run, run_on_held
 
         holder = held_run(attach)
-        return run_attached(attach, file, **more) if holder is None else run_on_held(holder, file, **more)
+        return run_attached(attach, call) if holder is None else run_on_held(holder, call)
     from dynamo_mlperf.cli.launch import Launch, launch
     from dynamo_mlperf.job.context import local_run_id, new_nonce
 
@@ -73,7 +74,7 @@ def run_here(file: Path, attach: str | None = None, **more: Any) -> int:  # noqa
         return local_run_id(name, new_nonce())
 
     fits = refuse_too_few_gpus
-    return launch(Launch(file=file, base_dir=Path.cwd(), run_id=run_id, allocation=this_machine, fits=fits, **more))
+    return launch(Launch(call, Path.cwd(), run_id, this_machine, fits))
 
 
 def refuse_too_few_gpus(topology: Topology, plan: Plan) -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from dynamo_mlperf.cli.call import Call
+
 if TYPE_CHECKING:
     from dynamo_mlperf.errors import ExitCode
     from dynamo_mlperf.tuning.probes import Answer, NoAnswer, SearchSettings
@@ -43,7 +45,7 @@ _BLOCK = ("low", "high", "start", "tolerance", "time_budget_s", "prediction", "r
     type=click.FloatRange(0.001, 0.2),
     default=0.01,
     show_default=True,
-    help="How closely the answer is located, as a share of the rate.",
+    help="How closely the highest rate is sought, as a share of it; half of it costs more runs.",
 )
 @click.option("--time-budget-s", type=_POSITIVE, help="Time for the whole search, in s, its confirmation included.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="FILE: where to record the run. [default: runs/ID]")
@@ -104,9 +106,9 @@ def command(
 
     With FILE the topology is served on this machine, as `run FILE` does, and searched with real runs; its `search:`
     block holds the same options, and `sbatch FILE` or `submit FILE` searches in a Slurm job. With --probe-command any
-    program is the probe. The answer is chosen to pass again with probability 0.9, is located within the tolerance, and
-    is confirmed by a full-length VALID run, which is the result. Exit code 5 when there is none, with the reason; 4
-    when a probe does not measure.
+    program is the probe. The answer is chosen to pass again with probability 0.9 and is confirmed by a full-length
+    VALID run, which is the result; no further full run is spent on what a few tolerances more would gain. Exit code 5
+    when there is none, with the reason; 4 when a probe does not measure.
     """
     from dynamo_mlperf.errors import ConfigError
 
@@ -131,17 +133,17 @@ def _search_file(file: Path, block: dict[str, object], options: dict[str, Any], 
     """Serve the file's topology here, and search."""
     from dynamo_mlperf.cli.run import run_here
 
-    return run_here(
-        file,
-        options["attach"],
+    call = Call(
+        file=file,
         site=options["site"],
         run_dir=options["run_dir"],
         nodes=options["nodes"],
-        as_json=as_json,
-        blocks={"search": block},
         resume=options["resume"],
         redo=options["redo"],
+        blocks={"search": block},
+        as_json=as_json,
     )
+    return run_here(call, options["attach"])
 
 
 def _search_command(probe_command: str, options: dict[str, Any], *, as_json: bool) -> int:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dynamo_mlperf.cli.call import Call
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -60,8 +62,17 @@ def command(
         return sweep_in_parallel(Parallel(file, site, blocks, parallel, root, wait=wait, as_json=as_json, redo=redo))
     from dynamo_mlperf.cli.run import run_here
 
-    more = {"blocks": blocks, "resume": resume, "redo": redo}
-    return run_here(file, attach, site=site, run_dir=run_dir, nodes=nodes, as_json=as_json, **more)
+    call = Call(
+        file=file,
+        site=site,
+        run_dir=run_dir,
+        nodes=nodes,
+        resume=resume,
+        redo=redo,
+        blocks=blocks,
+        as_json=as_json,
+    )
+    return run_here(call, attach)
 
 
 def _block(splits: str | None, rates: str | None, *, every: bool) -> Mapping[str, object]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.deployment import Deployment
 from dynamo_mlperf.job.held import called
-from dynamo_mlperf.job.resuming import flat
 from dynamo_mlperf.job.weights import read_manifest
 from dynamo_mlperf.process.secret_words import is_secret_name
+from dynamo_mlperf.topology.document import flat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -28,7 +28,7 @@ from dynamo_mlperf.job.time_limit import refuse_without_time
 from dynamo_mlperf.job.versions import collect_versions
 from dynamo_mlperf.job.workload import check_workload, prepare_workload
 from dynamo_mlperf.process.signals import stopped_by
-from dynamo_mlperf.record import EventLog, new_run_directory, write_verdict
+from dynamo_mlperf.record import HELD_NOTE, EventLog, new_run_directory, write_verdict
 from dynamo_mlperf.serving.supervisor import Layer
 from dynamo_mlperf.site import load_site
 from dynamo_mlperf.topology.capacity import scaled
@@ -252,7 +252,7 @@ class HeldMeasurement:
         """The verdict with whose engines these were, and who was stopped where not the measurement alone was."""
         holder, up_s = called(self._served.holder.paths.root), self._began_s - self._served.up_since_s
         restarted = ", restarted before it to come to rest" if self._restarted else ""
-        note = f"engines held by run {holder}, up for {up_s:.0f} s, measurement {self._number}{restarted}"
+        note = f"{HELD_NOTE} {holder}, up for {up_s:.0f} s, measurement {self._number}{restarted}"
         first = verdict.reasons[0] if verdict.reasons else None
         if first is not None and first.check == "interrupted" and not self._stopped:
             got = f"run {holder}, which holds the engines, was {first.got}"

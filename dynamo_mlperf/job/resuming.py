@@ -23,10 +23,11 @@ from dynamo_mlperf.record import read_events
 from dynamo_mlperf.slurm.runs import read_run
 from dynamo_mlperf.slurm.standing import standings
 from dynamo_mlperf.staging.lock import is_locked
+from dynamo_mlperf.topology.document import flat
 from dynamo_mlperf.tuning.records import ANSWER, LOCK, SETTINGS, check_probes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from dynamo_mlperf.load.settings import LoadSettings
     from dynamo_mlperf.topology.spec import Topology
@@ -56,15 +57,6 @@ def _given(topology: Topology) -> dict[str, Any]:
     """What the file says beyond the defaults: a key that a later version adds makes no old record another search's."""
     given: dict[str, Any] = topology.model_dump(mode="json", exclude_defaults=True)
     return given
-
-
-def flat(name: str, value: object) -> Iterator[tuple[str, Any]]:
-    """The value as flat names, `roles.decode.workers`, each with what stands there."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from flat(f"{name}.{key}" if name else str(key), item)
-    else:
-        yield name, value
 
 
 def begun_run(run: Path, topology: Topology) -> Path:

@@ -52,9 +52,9 @@ def loadgen_errors(log: LoadgenLog) -> list[Reason]:
 
 
 def contradictions(log: LoadgenLog) -> list[Reason]:
-    """Logs that call a test VALID agree with each other about it."""
-    action = "take detail log and summary of one test, as LoadGen wrote them"
-    return [Reason("LoadGen's result", "logs that agree on it", said, action) for said in log.contradictions]
+    """A detail log that calls a test VALID says nothing else."""
+    action = "take the log of one test, as LoadGen wrote it"
+    return [Reason("LoadGen's result", "a log that agrees on it", said, action) for said in log.contradictions]
 
 
 def loadgen_result(log: LoadgenLog, settings: LoadSettings) -> list[Reason]:

@@ -18,6 +18,7 @@ from dynamo_mlperf.benchmark.rounds import CURRENT, round_of
 from dynamo_mlperf.benchmark.rules import benchmark, check_scenario
 from dynamo_mlperf.errors import ConfigError, MeasureError
 from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, RunPaths, read_bounded, read_text
+from dynamo_mlperf.load.as_recorded import recorded_otherwise
 from dynamo_mlperf.load.endpoints_results import CONFIG, SUMMARY, is_endpoints, read_results
 from dynamo_mlperf.load.endpoints_run import ACCOUNT, QUERIES, RECORD, REPORT_DIR, judge_run, read_record
 from dynamo_mlperf.load.endpoints_verdict import judge_endpoints
@@ -225,10 +226,7 @@ def _judge_record(
     recorded = read_verdict(paths)
     described = paths.topology.exists()
     if not described and not paths.endpoint.exists():
-        raise MeasureError(
-            f"{root} holds a run of ours without its {paths.topology.name}, which tells the class of its result",
-            "copy the whole run directory",
-        )
+        raise _without(paths.topology, "the class of its result")
     if recorded is None or recorded["verdict"] == "FAILED":
         return _unfinished(root)
     for path in (paths.topology, paths.endpoint, paths.evidence, *files):
@@ -243,6 +241,11 @@ def _judge_record(
     return _with_what_it_knew(again(_transfer(paths), _class(paths, settings)), recorded)
 
 
+def _without(path: Path, tells: str) -> MeasureError:
+    what = f"{path.parent} holds a run of ours without its {path.name}, which tells {tells}"
+    return MeasureError(what, "copy the whole run directory")
+
+
 def _with_what_it_knew(verdict: Verdict, recorded: dict[str, Any]) -> Verdict:
     """The verdict with what the run itself saw and these files do not show: a worker that was lost, for example."""
     if verdict.verdict == "FAILED":
@@ -251,6 +254,7 @@ def _with_what_it_knew(verdict: Verdict, recorded: dict[str, Any]) -> Verdict:
     more = [entry for entry in recorded["reasons"] if entry["check"] not in known]
     keys = ("check", "wanted", "got", "action")
     reasons = (*verdict.reasons, *(Reason(**{key: entry[key] for key in keys}) for entry in more))
+    reasons = (*reasons, *recorded_otherwise(verdict, recorded))
     was = recorded.get("class", verdict.result_class)
     if was != verdict.result_class and _CLASS not in {reason.check for reason in reasons}:
         action = "copy the whole run directory again: its topology.yaml is not the one that ran"
@@ -288,8 +292,15 @@ def _unfinished(root: Path) -> Verdict:
 
 
 def _topology(paths: RunPaths) -> dict[str, Any]:
-    """The topology file's content; empty where it is empty."""
-    return yaml.safe_load(read_text(paths.topology, MOST_TOPOLOGY_BYTES)) or {}
+    """The topology file's content.
+
+    Raises:
+        ValueError: It names no engine, as each of a run does: it is empty, or cut.
+    """
+    found: dict[str, Any] = yaml.safe_load(read_text(paths.topology, MOST_TOPOLOGY_BYTES)) or {}
+    if "engine" not in found:
+        raise ValueError(f"{paths.topology.name} names no engine")
+    return found
 
 
 def _transfer(paths: RunPaths) -> TransferEvidence | None:
@@ -315,10 +326,16 @@ def _class(paths: RunPaths, settings: LoadSettings) -> ResultClass:
 
 
 def _started_simulated(paths: RunPaths) -> bool:
-    """Whether the run started simulated engines, whatever its topology file says by now."""
+    """Whether the run started simulated engines, whatever its topology file says by now.
+
+    Raises:
+        MeasureError: Nothing says any more what was started.
+    """
     if not paths.commands.exists():
-        return False
-    started = (json.loads(line)["argv"] for line in read_text(paths.commands).splitlines())
+        raise _without(paths.commands, "what engines it started")
+    started = [json.loads(line)["argv"] for line in read_text(paths.commands).splitlines()]
+    if not started:
+        raise MeasureError(f"{paths.commands} is empty", "copy the whole run directory")
     return any(word.endswith(_SIMULATED) for argv in started for word in argv)
 
 

@@ -7,14 +7,18 @@ INVALID, with each of them named.
 
 from __future__ import annotations
 
+import os
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.benchmark.accuracy.answers import ACCURACY_LOG
 from dynamo_mlperf.benchmark.rounds import round_with_seeds
 from dynamo_mlperf.benchmark.shapes import Seeds
+from dynamo_mlperf.files import open_regular
 from dynamo_mlperf.load.checks import contradictions, loadgen_errors, over_limit_reasons, tokens_per_sample
-from dynamo_mlperf.load.logs import read_logs
-from dynamo_mlperf.load.over_limit import OverLimit, counted, figure, logged
+from dynamo_mlperf.load.loadgen_summary import summary_reasons
+from dynamo_mlperf.load.logs import DETAIL, read_logs
+from dynamo_mlperf.load.over_limit import RANGE_KEYS, OverLimit, counted, figure, logged
 from dynamo_mlperf.load.trace import TRACE, traced_latencies_ms
 from dynamo_mlperf.record import ConstraintLatency, Reason, Verdict
 
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 _NS_PER_MS = 1_000_000
 _SIX_DIGITS = 1e-5
 """LoadGen logs rates with six digits."""
+_EDGE_BYTES = 64
+"""Of the answers' log: what shows that it begins, or ends."""
 
 _NOT_IN_THESE_LOGS = (
     "failed requests: LoadGen counts an answer with an error as completed",
@@ -41,7 +47,7 @@ def judge_loadgen(directory: Path, rules: Benchmark, scenario: str, rules_round:
     """The verdict by the full rules.
 
     Args:
-        directory: Holds `mlperf_log_detail.txt`, and LoadGen's trace where one was written.
+        directory: Holds `mlperf_log_detail.txt`, the summary, and LoadGen's trace where one was written.
         rules: The benchmark of the test.
         scenario: Offline, Server or Interactive.
         rules_round: The round that it is judged by.
@@ -55,15 +61,17 @@ def judge_loadgen(directory: Path, rules: Benchmark, scenario: str, rules_round:
     reasons = [*loadgen_errors(log), *_seeds(log, rules_round), *_mode(log), *_scenario(log, scenario)]
     counts: dict[str, OverLimit] = {}
     if accuracy:
-        reasons += _accuracy_settings(log, rules, scenario)
+        reasons += [*_accuracy_settings(log, rules, scenario), *_answers(directory / ACCURACY_LOG)]
     else:
         reasons += [*_settings(log, rules, scenario), *_duration(log, rules, scenario), *_counts(log)]
         counts = _over_limits(log, traced, rules, scenario)
+        reasons += _traced(log, traced)
         for name, limit_ms in rules.limits[scenario].by_constraint.items():
             reasons += (
                 over_limit_reasons(name, counts[name], limit_ms) if name in counts else [_unmeasured(name, limit_ms)]
             )
         reasons += _result(log)
+    reasons += summary_reasons(log)
     notes = [
         *(f"LoadGen warned: {warning}" for warning in log.warnings),
         *_open_notes(log, counts, rules, scenario, accuracy=accuracy),
@@ -178,6 +186,21 @@ def _accuracy_settings(log: LoadgenLog, rules: Benchmark, scenario: str) -> list
     return reasons
 
 
+def _answers(path: Path) -> list[Reason]:
+    """The answers are there from the first to the last, if truncated between as in a submission."""
+    try:
+        with open_regular(path) as log:
+            begin = log.read(_EDGE_BYTES)
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _EDGE_BYTES))
+            end = log.read()
+    except OSError:
+        begin = end = b""
+    if begin.lstrip().startswith(b"[") and b"{" in begin and end.rstrip().endswith(b"]"):
+        return []
+    got = "one that is cut, or holds none" if begin else "none, or an empty one"
+    return [Reason(f"answers in {path.name}", "from the first to the last", got, "take it as LoadGen wrote it")]
+
+
 _LOWERED = "take the line out of user.conf, and run again"
 
 
@@ -238,6 +261,21 @@ def _result(log: LoadgenLog) -> list[Reason]:
     return [Reason("LoadGen's result", "VALID", shown, "see mlperf_log_summary.txt")]
 
 
+def _traced(log: LoadgenLog, traced: dict[str, Times]) -> list[Reason]:
+    """A trace is that of the test: it has every query, from LoadGen's lowest latency to its highest."""
+    if log.values.get("effective_scenario") != "Server":
+        return []
+    for name, latencies in traced.items():
+        lowest, highest = (log.values.get(key) for key in RANGE_KEYS[name])
+        number, logged_number = len(latencies), log.values.get("result_query_count")
+        at_ns = (round(latencies[0] * _NS_PER_MS), round(latencies[-1] * _NS_PER_MS))
+        if number != logged_number or (lowest is not None and at_ns != (lowest, highest)):
+            got = f"{number} of {logged_number} queries with {name} from {at_ns[0]} to {at_ns[1]} ns"
+            action = "take both of one test, or leave the trace out"
+            return [Reason(f"LoadGen's {TRACE}", f"that of the test in {DETAIL}", got, action)]
+    return []
+
+
 def _over_limits(log: LoadgenLog, traced: dict[str, Times], rules: Benchmark, scenario: str) -> dict[str, OverLimit]:
     """Each constraint by the best evidence there is: every latency from the trace, else LoadGen's percentiles."""
     limits = rules.limits[scenario]
@@ -246,7 +284,7 @@ def _over_limits(log: LoadgenLog, traced: dict[str, Times], rules: Benchmark, sc
     for name, limit_ms in limits.by_constraint.items():
         latencies = traced.get(name)
         count = logged(log, name, limit_ms, limits.percentile)
-        # A trace of another test must not hide what the log itself shows.
+        # Another test's trace, which is a reason of its own, hides nothing of what the log itself shows.
         shown = count is not None and count.outcome == "failed"
         if latencies is not None and len(latencies) == number > 0 and not shown:
             found[name] = counted(latencies, limit_ms, limits.percentile)

@@ -26,7 +26,7 @@ _PERCENTILE_KEYS = {
     "ttft": "result_first_token_{:.2f}_percentile_latency_ns",
     "tpot": "result_time_per_output_token_{:.2f}_percentile_ns",
 }
-_RANGE_KEYS = {
+RANGE_KEYS = {
     "end_to_end": ("result_min_latency_ns", "result_max_latency_ns"),
     "ttft": ("result_first_token_min_latency_ns", "result_first_token_max_latency_ns"),
     "tpot": ("result_time_to_output_token_min", "result_time_to_output_token_max"),
@@ -163,7 +163,7 @@ def logged(log: LoadgenLog, constraint: str, limit_ms: float, percentile: float)
     keys = {share: _PERCENTILE_KEYS[constraint].format(share * 100) for share in LOGGED_SHARES}
     by_share = {share: float(log.values[key]) / 1e6 for share, key in keys.items() if key in log.values}
     number = int(log.values.get("result_query_count", 0))
-    low, high = (log.values.get(key) for key in _RANGE_KEYS[constraint])
+    low, high = (log.values.get(key) for key in RANGE_KEYS[constraint])
     if percentile not in by_share or not number or low is None or high is None:
         return None
     found = bounded(Percentiles(number, float(low) / 1e6, float(high) / 1e6, by_share), limit_ms, percentile)

@@ -1,8 +1,9 @@
 """The verdict of a LoadGen run, from what it left behind.
 
-VALID only when all agree: LoadGen's result, its error entries, the settings in force, our own clock and counts, the
-early-stopping rule recomputed from `queries.csv`, no failed request, a client that was fast enough, and the engines'
-counters. INVALID names each rule that was not met; FAILED means that nothing was measured, and shows no figure.
+VALID only when all agree: LoadGen's result, its summary, its error entries, the settings in force, our own clock and
+counts, the early-stopping rule recomputed from `queries.csv`, no failed request, a client that was fast enough, and the
+engines' counters. INVALID names each rule that was not met; FAILED means that nothing was measured, and shows no
+figure.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dynamo_mlperf.errors import MeasureError
 from dynamo_mlperf.load import checks
 from dynamo_mlperf.load.lateness import LOADGEN_HELD_UP, as_account, issued_in_time, logged_percentile_ms, told_in_time
 from dynamo_mlperf.load.loadgen_schedule import by_schedule, lateness_ms
+from dynamo_mlperf.load.loadgen_summary import summary_reasons
 from dynamo_mlperf.load.logs import LoadgenLog, read_logs
 from dynamo_mlperf.load.over_limit import LOGGED_SHARES
 from dynamo_mlperf.load.queries import Queries, read_client, read_queries
@@ -78,6 +80,7 @@ def judge(
             reasons += checks.early_stopping(name, latency, len(queries))
     # Last: it follows from one of the others, and the first reason is the one that people are shown.
     reasons += checks.loadgen_errors(log) if compliance else checks.loadgen_result(log, settings)
+    reasons += summary_reasons(log)
     succeeded = int(np.count_nonzero(queries.succeeded))
     measured = succeeded > 0 and queries.duration_s > 0
     return Verdict(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.load.endpoints_results import SUMMARY
 from dynamo_mlperf.load.logs import DETAIL
 from dynamo_mlperf.process.checkout import DIRTY
 from dynamo_mlperf.submission.finding import Finding
 from dynamo_mlperf.submission.records import ENDPOINTS, PERFORMANCE
 from dynamo_mlperf.submission.twice import used_twice
+from dynamo_mlperf.topology.document import flat
+from dynamo_mlperf.topology.spec import parse_topology
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,8 +24,10 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _OURS = ("dynamo_mlperf", "commit")
-_OF_THE_TEST = frozenset({"measure", "search", "sweep", "hold", "reduced", "timeouts", "name", "schema"})
-"""Keys of a topology file that say what is measured, not how it is served."""
+_OF_THE_TEST = frozenset(
+    {"measure", "search", "sweep", "hold", "reduced", "timeouts", "name", "site", "schema", "schema_version"}
+)
+"""Keys of a topology file that say what is measured, not how it is served; of the site the versions have the digest."""
 
 
 def runs_of(results: Sequence[Result]) -> list[Run]:
@@ -88,13 +94,24 @@ def _deployment(result: Result) -> list[Finding]:
         mine, theirs = _served(first), _served(run)
         differ = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
         if differ:
-            got = "; ".join(f"{key}: {theirs.get(key)!r}, not {mine.get(key)!r}" for key in differ[:_SHOWN])
+            got = "; ".join(f"{key}: {_shown(theirs, key)}, not {_shown(mine, key)}" for key in differ[:_SHOWN])
             action = "run performance, accuracy and compliance by one topology file"
             findings.append(Finding(run.name, f"deployment of {result.name}", f"that of {first.name}", got, action))
     return findings
 
 
 def _served(run: Run) -> dict[str, Any]:
-    if run.topology:
-        return {key: value for key, value in run.topology.items() if key not in _OF_THE_TEST}
-    return {f"endpoint {key}": value for key, value in run.endpoint.items()}
+    """How a run was served, as flat names and values: two files may say the same of it in other words."""
+    if not run.topology:
+        return {f"endpoint {key}": value for key, value in run.endpoint.items()}
+    try:
+        value = parse_topology(run.topology_text).model_dump(mode="json")
+        stage = value["model"]["weights"]["stage"]
+        value["model"]["weights"]["stage"] = stage and normpath(stage)
+    except ConfigError:  # a file of another release: as it was written
+        value = run.topology
+    return dict(flat("", {key: item for key, item in value.items() if key not in _OF_THE_TEST}))
+
+
+def _shown(served: dict[str, Any], key: str) -> str:
+    return "left out" if served.get(key) is None else repr(served[key])

@@ -18,6 +18,7 @@ from dynamo_mlperf.files import open_regular, read_bounded
 from dynamo_mlperf.load.audit import compliance_test
 from dynamo_mlperf.load.directory import Wanted, judge_directory
 from dynamo_mlperf.load.endpoints_results import CONFIG, SUMMARY
+from dynamo_mlperf.load.loadgen_summary import summary_reasons
 from dynamo_mlperf.load.logs import DETAIL, read_logs
 from dynamo_mlperf.submission import layout, marks
 from dynamo_mlperf.submission.description import ModelMeasurements
@@ -138,6 +139,7 @@ class ScenarioGate:
             if log.error_count:
                 got = f"{log.error_count}, the first: {log.errors[0] if log.errors else 'num_errors'}"
                 findings.append(Finding(str(logs / DETAIL), "LoadGen errors", "0", got, f"run {name} again"))
+            findings += from_reasons(logs / DETAIL, summary_reasons(log))
         elif self._ours:
             findings += self._missing(f"{name}/{layout.PERFORMANCE_LOGS}/{DETAIL}")
         return findings

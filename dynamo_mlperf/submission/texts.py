@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.record import HELD_NOTE
 from dynamo_mlperf.submission import marks
 from dynamo_mlperf.submission.records import ACCURACY, ENDPOINTS, PERFORMANCE
 
@@ -97,7 +98,8 @@ def _commands(result: Result, system: System) -> list[str]:
         return [*lines, *_fenced(_measure_commands(result))]
     slurm = bool(run.versions.get("slurm")) and "#SBATCH" in run.topology_text
     first = f"sbatch {TOPOLOGY}" if slurm else f"dynamo-mlperf run {TOPOLOGY}"
-    return [*lines, "", *_fenced([f"dynamo-mlperf plan {TOPOLOGY}", first], "sh"), "", *_other_runs(result)]
+    commands = _fenced([f"dynamo-mlperf plan {TOPOLOGY}", first], "sh")
+    return [*lines, "", *commands, "", *_other_runs(result), *_held(result)]
 
 
 def _measure_commands(result: Result) -> Iterator[str]:
@@ -128,6 +130,15 @@ def _other_runs(result: Result) -> list[str]:
             switched = ", ".join(f"{key}: true" for key in keys)
             lines.append(f"{', '.join(names)}: the same file with `measure: {{{switched}}}`.")
     return lines
+
+
+def _held(result: Result) -> Iterator[str]:
+    """Runs that measured through engines which another run had started."""
+    for run in result.runs:
+        names = [name for name, record in result.tests.items() if record.run.root == run.root]
+        for note in run.verdict.get("notes") or ():
+            if str(note).startswith(HELD_NOTE):
+                yield f"{', '.join(names)}: {note} (`run FILE --hold`, then `run FILE --attach RUN`)."
 
 
 def _topology(run: Run) -> list[str]:

@@ -19,6 +19,7 @@ from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, read_bounded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 Place = tuple[str | int, ...]
@@ -291,3 +292,12 @@ class _Walk:
     def _is_ambiguous(node: yaml.Node) -> bool:
         plain = isinstance(node, yaml.ScalarNode) and node.style is None
         return plain and _AMBIGUOUS.fullmatch(node.value) is not None
+
+
+def flat(name: str, value: object) -> Iterator[tuple[str, Any]]:
+    """The value as flat names, `roles.decode.workers`, each with what stands there."""
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from flat(f"{name}.{key}" if name else str(key), item)
+    else:
+        yield name, value

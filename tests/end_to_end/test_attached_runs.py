@@ -12,6 +12,8 @@ import pytest
 
 from dynamo_mlperf.files import RunPaths
 from dynamo_mlperf.record import read_events
+from dynamo_mlperf.submission.nodes import nodes_of
+from dynamo_mlperf.submission.records import Run
 from tests.end_to_end.bench import Cluster, Place
 from tests.end_to_end.test_cluster import engine_processes, measuring, wait_until
 from tests.end_to_end.test_jobs import topology
@@ -77,6 +79,9 @@ def test_runs_share_an_allocation_that_outlives_them(place: Place, cluster: Clus
         assert (hosts(runs / "interrupted"), hosts(runs / "beside")) == (["n1", "n2"], ["n3", "n4"])
         counted = json.loads(RunPaths(runs / "beside").evidence.read_text())["workers"]
         assert {counts["served"] for counts in counted.values()} == {verdict["requests"]}, "by its own workers alone"
+        seen = nodes_of(Run(runs / "beside"))
+        assert (seen.held, bool(seen.facts)) == ((1, 1), True), "what a submission says of the nodes"
+        assert Run(runs / "beside").versions["slurm"]
         assert not engine_processes(cluster).keys() & {"n3", "n4"}
         assert one.poll() is None
 

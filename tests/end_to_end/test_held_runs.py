@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynamo_mlperf.files import RunPaths
 from dynamo_mlperf.record import read_events
+from dynamo_mlperf.submission.nodes import nodes_of
+from dynamo_mlperf.submission.records import Run
 from tests.end_to_end.test_attached_runs import SITE, attached, hosts, until_measuring
 from tests.end_to_end.test_cluster import LEFT_S, ended, engine_processes, wait_until
 from tests.end_to_end.test_jobs import topology
@@ -56,6 +59,9 @@ def test_a_job_holds_its_engines_until_it_is_cancelled(place: Place, cluster: Cl
         assert (again.returncode, verdict["verdict"], verdict["reasons"]) == (0, "VALID", []), err
         assert verdict["notes"][0].startswith(f"engines held by run {holder.name}, up for ")
         assert hosts(runs / "again") == hosts(holder)
+        seen, theirs = (nodes_of(Run(run)) for run in (runs / "again", holder))
+        assert replace(seen, run="") == replace(theirs, run=""), "to a submission they are one"
+        assert (bool(seen.facts), Run(runs / "again").versions) == (True, Run(holder).versions)
         counted = json.loads(RunPaths(runs / "again").evidence.read_text())["workers"]
         assert {counts["served"] for counts in counted.values()} == {verdict["requests"]}, "those of this run alone"
         assert engines(cluster) == up

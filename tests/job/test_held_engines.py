@@ -6,6 +6,7 @@ import json
 import signal
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -13,6 +14,9 @@ import pytest
 import yaml
 
 from dynamo_mlperf.job.held import ANSWER, HELD_DIR, REQUEST, TOPOLOGY
+from dynamo_mlperf.submission.consistency import shared_findings
+from dynamo_mlperf.submission.nodes import nodes_of
+from dynamo_mlperf.submission.results import collect
 from tests.job.chain import END_S, Place, Run, client_was_late, wait_until
 
 pytestmark = [pytest.mark.dynamo, pytest.mark.loadgen]
@@ -109,6 +113,11 @@ def test_a_file_that_measures_otherwise_is_measured_by_the_same_engines(place: P
         judged = json.loads(place.command("judge", str(run.paths.root), "--json").stdout)
         assert (judged["verdict"], judged["requests"]) == (verdict["verdict"], verdict["requests"])
         assert standing(place, run)["outcome"]["word"] == verdict["verdict"]
+        # For a submission it is a run like the holder's own: of the same code, versions, nodes and deployment.
+        results, _ = collect((holder.paths.root, run.paths.root))
+        assert shared_findings(results, rehearsal=True) == []
+        seen, other = (replace(nodes_of(result.runs[0]), run="") for result in results)
+        assert (seen, bool(seen.facts)) == (other, True)
     assert_same_engines(holder)
     assert json.loads(holder.paths.verdict.read_text()) == first
     assert "loadgen" in holder.commands()

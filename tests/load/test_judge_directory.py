@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import subprocess
@@ -22,6 +23,7 @@ from dynamo_mlperf.load.settings import LoadSettings, build_settings
 from dynamo_mlperf.load.spec import MeasureSpec
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.record import TransferEvidence, Verdict
+from tests.fakes.loadgen_logs import write_summary
 from tests.fakes.oracle import Oracle, Script
 from tests.fakes.stub_sut import StubPlan
 
@@ -61,6 +63,7 @@ def test_our_run_gets_the_verdict_it_gave_and_one_sample_decides(tmp_path: Path,
     run_to_judge(tmp_path, settings, Script(ttft_ms=180, tpot_ms=1, tokens=3), samples)
     (tmp_path / "evidence.json").write_text(json.dumps({"transfer": dataclasses.asdict(ROUTED)}))
     (tmp_path / "topology.yaml").write_text("engine: mocker\nreduced: {samples: 64}\n")
+    (tmp_path / "commands.jsonl").write_text('{"argv": ["python", "-m", "dynamo.mocker"]}\n')
     theirs = judge(tmp_path / "loadgen", settings, ROUTED, "rehearsal", str(tmp_path))
     theirs = dataclasses.replace(theirs, model="tiny-model")
     (tmp_path / "verdict.json").write_text(json.dumps(theirs.as_json()))
@@ -134,6 +137,8 @@ def _as_if_full(directory: Path, **changes: Any) -> Path:
         if entry["key"] in values:
             lines[number] = ":::MLLOG " + json.dumps({**entry, "value": values[entry["key"]]})
     (directory / DETAIL).write_text("\n".join(lines) + "\n")
+    with contextlib.suppress(MeasureError):
+        write_summary(directory)
     return directory
 
 

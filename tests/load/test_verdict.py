@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from dynamo_mlperf.benchmark.rules import Reduction, benchmark
+from dynamo_mlperf.errors import MeasureError
 from dynamo_mlperf.load.account import QUERIES_HEADER
 from dynamo_mlperf.load.checks import duration, tokens_out_of_range, tokens_per_sample
 from dynamo_mlperf.load.loadgen_schedule import gaps_ns, scheduled_ns
@@ -20,6 +22,7 @@ from dynamo_mlperf.load.queries import Queries
 from dynamo_mlperf.load.settings import LoadSettings, Mode, build_settings
 from dynamo_mlperf.load.verdict import _length, _tokens, judge
 from dynamo_mlperf.record import ResultClass, TransferEvidence, Verdict
+from tests.fakes.loadgen_logs import write_summary
 
 GOLDEN = (Path(__file__).parent / "golden" / "interactive_valid_detail.txt").read_text()
 """A real run: qwen3-vl Interactive, 16 samples, 25 QPS for 3 s, p90: 80 queries, of which one may be over 1500 ms."""
@@ -103,6 +106,8 @@ class Run:
 
     def judge(self) -> Verdict:
         (self.directory / DETAIL).write_text(self.log)
+        with contextlib.suppress(MeasureError):
+            write_summary(self.directory)
         lines = [QUERIES_HEADER, *(",".join(str(value) for value in entry.values()) for entry in self.rows)]
         (self.directory / "queries.csv").write_text("\n".join(lines) + "\n")
         (self.directory / "client.json").write_text(json.dumps(self.client))

@@ -26,13 +26,14 @@ from dynamo_mlperf.load.audit import AUDIT_CONFIG, compliance_test
 from dynamo_mlperf.load.endpoints_config import sample_count
 from dynamo_mlperf.load.endpoints_run import EndpointsRecord, judge_run
 from dynamo_mlperf.load.loadgen_schedule import gaps_ns, scheduled_ns
-from dynamo_mlperf.load.logs import DETAIL, SUMMARY
+from dynamo_mlperf.load.logs import DETAIL
 from dynamo_mlperf.load.settings import LoadSettings, build_settings
 from dynamo_mlperf.load.spec import MeasureSpec
 from dynamo_mlperf.load.user_conf import expected_effective, expected_queries, user_conf
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.load.verification import verify_length, verify_tokens
 from dynamo_mlperf.record import TransferEvidence, write_verdict
+from tests.fakes.loadgen_logs import write_summary
 from tests.report.run_builder import kv_evidence
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def write_topology(paths: RunPaths, want: Made) -> None:
         "schema": 1,
         "name": "made-run",
         "nodes": {"count": len(want.nodes), "gpus": held},
-        "model": {"name": want.benchmark},
+        "model": {"name": want.benchmark, "weights": {"path": "/models/weights"}},
         "engine": want.engine,
         "roles": {"prefill": {"workers": 1}, "decode": {"workers": 1}},
         "measure": {
@@ -235,13 +236,11 @@ def write_detail(directory: Path, values: dict[str, Any], *, audit: bool = False
         lines.append(log_line("warning_generic_message", "Multiple conf files: Audit Config file found", warning=True))
     lines += [log_line(key, value) for key, value in values.items()]
     (directory / DETAIL).write_text("\n".join(lines) + "\n")
-    (directory / SUMMARY).write_text(
-        "MLPerf Results Summary\nSUT name : PySUT\nResult is : VALID\n\nNo errors encountered during test.\n"
-    )
+    write_summary(directory)
 
 
 def set_values(directory: Path, **values: Any) -> None:
-    """Change entries of a detail log, or add them; a dot in a key is written `__`."""
+    """Change entries of a detail log, or add them, and its summary; a dot in a key is written `__`."""
     wanted = {key.replace("__", "."): value for key, value in values.items()}
     lines = (directory / DETAIL).read_text().splitlines()
     for number, line in enumerate(lines):
@@ -250,6 +249,7 @@ def set_values(directory: Path, **values: Any) -> None:
             lines[number] = log_line(key, wanted.pop(key))
     lines += [log_line(key, value) for key, value in wanted.items()]
     (directory / DETAIL).write_text("\n".join(lines) + "\n")
+    write_summary(directory)
 
 
 def _issued(settings: LoadSettings, number: int, *, client: str) -> Any:
@@ -296,6 +296,7 @@ def write_load(directory: Path, settings: LoadSettings, tokens: int, *, test: st
         "generated_samples_per_query": number if offline else 1,
         "generated_query_duration": int(gaps_ns(settings.seeds.schedule, settings.target_qps, number).sum()),
     }
+    values["power_end"] = "12-01-2026 03:06:45.893"
     if settings.mode == "performance":
         values |= _results(settings, number, tokens, seconds)
     write_detail(directory, values, audit=audit is not None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.load.logs import DETAIL, SUMMARY
 from dynamo_mlperf.submission.gate import check_tree
 from dynamo_mlperf.submission.layout import submitter_of
 from dynamo_mlperf.submission.manifest import write_manifest
@@ -62,6 +63,16 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
         lambda place: (place / "performance/run_1/mlperf_log_detail.txt").unlink(),
         "run_1/mlperf_log_detail.txt",
         "got missing",
+    ),
+    "a summary that says otherwise": (
+        lambda place: replace_in(place / f"performance/run_1/{SUMMARY}", " : 100000000", " : 100000001"),
+        "run_1/mlperf_log_detail.txt",
+        f"LoadGen's {SUMMARY}: wanted that of the test in {DETAIL}, got 'Min First Token",
+    ),
+    "no summary of a compliance test": (
+        lambda place: (place / f"TEST06/performance/run_1/{SUMMARY}").unlink(),
+        "TEST06/performance/run_1/mlperf_log_detail.txt",
+        "got none, or an empty one",
     ),
     "no user.conf": (lambda place: (place / "user.conf").write_text(""), "user.conf", "there, with content, got empty"),
     "a low score": (

@@ -302,7 +302,7 @@ def test_tests_of_a_result_may_lie_in_several_runs_of_one_deployment(base: Path)
     replace_in(other / "topology.yaml", "workers: 1", "workers: 2")
     with pytest.raises(RefusedError, match="deployment of deepseek-r1 Server: wanted that of") as caught:
         package(request_of(base, *names))
-    assert "'workers': 2" in str(caught.value)
+    assert "roles.prefill.workers: 2, not 1" in str(caught.value)
     shutil.copy(base / "Server" / "topology.yaml", other)
     assert package(request_of(base, *names)).changed
 
