@@ -16,7 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_READY = 64, MOST_RESTED = 32, READ_BYTES = 65536 };
+enum { MOST_READY = 64, MOST_RESTED = 32, READ_BYTES = 65536, MOST_READS = 16 };
+static const uint32_t RESTING = EPOLLIN | EPOLLRDHUP | EPOLLET;
 static const long long NS_PER_MS = 1000000, LONGEST_WAIT_NS = 86400LL * 1000000000LL;
 enum { READS = 1, SKIMS = 2, KNOWN = 4 };  /* KNOWN: the resting epoll has it; it stays there until it is forgotten */
 
@@ -188,7 +189,7 @@ static PyObject *pump_rest(Pump *self, PyObject *argument) {
     Slot *slot = slot_of(self, number);
     if (slot == NULL || control(self->urgent, EPOLL_CTL_MOD, (int)number, 0) < 0) return NULL;
     if (!(slot->flags & KNOWN)) {
-        if (control(self->resting, EPOLL_CTL_ADD, (int)number, EPOLLIN | EPOLLET) < 0) return NULL;
+        if (control(self->resting, EPOLL_CTL_ADD, (int)number, RESTING) < 0) return NULL;
         slot->flags |= KNOWN;
     }
     self->at_rest++;
@@ -247,6 +248,17 @@ static ssize_t read_once(Pump *self, PyObject *found, int number, uint32_t event
     return length > 0 ? length : 0;
 }
 
+/* What rests is told once, so all of it is read, an end that came with the last bytes included; what would keep others
+   waiting is told anew. */
+static int read_all(Pump *self, PyObject *found, int number, uint32_t events) {
+    for (int reads = 0; reads < MOST_READS; reads++) {
+        ssize_t length = read_once(self, found, number, events);
+        if (length < 0) return -1;
+        if (length == 0 || (length < READ_BYTES && !(events & EPOLLRDHUP))) return 0;
+    }
+    return self->slots[number].flags & KNOWN ? control(self->resting, EPOLL_CTL_MOD, number, RESTING) : 0;
+}
+
 static int serve(Pump *self, PyObject *found, const struct epoll_event *ready, int count) {
     self->seen += count;
     for (int each = 0; each < count; each++) {
@@ -258,9 +270,7 @@ static int serve(Pump *self, PyObject *found, const struct epoll_event *ready, i
             if (hand_over(self, found, number, events, Py_NewRef(Py_None)) < 0) return -1;
             continue;
         }
-        ssize_t length;
-        do length = read_once(self, found, number, events); while (length == READ_BYTES);
-        if (length < 0) return -1;
+        if (read_all(self, found, number, events) < 0) return -1;
     }
     return 0;
 }

@@ -17,6 +17,9 @@ ISSUE = struct.Struct("<IIq")
 STOP = ISSUE.pack(0xFFFFFFFF, 0, 0)
 """Ends a client process: it reports its account and closes its end."""
 
+MOST_TOKENS = 0xFFFFFFFF
+"""Of a request, as an event holds their number."""
+
 _EVENT = struct.Struct("<IBxxxIqqqII0s")
 """Bytes of the tail, then the fields of an event, of which an empty tail is the last."""
 

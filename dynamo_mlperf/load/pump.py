@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-from select import EPOLLET, EPOLLIN, EPOLLOUT, epoll
+from pathlib import Path
+from select import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll
 from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
 
 from dynamo_mlperf.load.skim import plain
 
@@ -25,6 +26,9 @@ _MOST_READY = 64
 _MOST_RESTED = 32
 """As many of those that could wait are served before the pump looks for what cannot."""
 _READ_BYTES = 65_536
+_MOST_READS = 16
+"""As many reads of one socket come before those of another."""
+_RESTING = EPOLLIN | EPOLLRDHUP | EPOLLET
 _LONGEST_WAIT_NS = 86_400 * 1_000_000_000
 """What a wait in whole milliseconds can hold."""
 
@@ -138,7 +142,7 @@ class PythonPump:
         slot = self._slots[number]
         self._urgent.modify(number, 0)
         if not slot.known:
-            self._resting.register(number, EPOLLIN | EPOLLET)
+            self._resting.register(number, _RESTING)
             slot.known = True
         self._at_rest += 1
 
@@ -176,8 +180,16 @@ class PythonPump:
             if not slot.reads or events == EPOLLOUT:
                 self._tell(slot, events, None, found)
                 continue
-            while self._read_once(number, slot, events, found) == _READ_BYTES:
-                continue  # what rests is told once, so all of it is read
+            self._read_all(number, slot, events, found)
+
+    def _read_all(self, number: int, slot: _Slot, events: int, found: list[Found]) -> None:
+        """What rests is told once, so all of it is read, an end that came with the last bytes included."""
+        for _ in range(_MOST_READS):
+            length = self._read_once(number, slot, events, found)
+            if not length or (length < _READ_BYTES and not events & EPOLLRDHUP):
+                return
+        if slot.known:
+            self._resting.modify(number, _RESTING)  # the others have waited; what is left is told anew
 
     def _read_once(self, number: int, slot: _Slot, events: int, found: list[Found]) -> int:
         data: Data
@@ -202,11 +214,18 @@ class PythonPump:
         slot.skims, slot.passed_bytes = False, 0
 
 
-COMPILED: Callable[[int], Pump] | None = None
-with suppress(ImportError):
-    from dynamo_mlperf.load._pump import Pump as _CompiledPump
+def _compiled() -> Callable[[int], Pump] | None:
+    """The compiled pump, where there is one and it is of the source beside it: a checkout may have moved on."""
+    try:
+        from dynamo_mlperf.load import _pump
 
-    COMPILED = _CompiledPump
+        source = Path(__file__).with_name("_pump.c").read_bytes()
+    except (ImportError, OSError):
+        return None
+    return _pump.Pump if f"{crc32(source):08x}" == _pump.SOURCE else None
+
+
+COMPILED = _compiled()
 
 
 def make_pump(rest_ms: int) -> Pump:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import NamedTuple
 
 _KNOWN_HEADS = 64
+_STATUS = re.compile(rb"[0-9]{3}")
+_LENGTH = re.compile(rb"[0-9]{1,18}")
 
 
 class Part(Enum):
@@ -48,17 +51,17 @@ def read_head(raw: bytes) -> Head | None:
 
 def _read(raw: bytes) -> Head | None:
     first, *lines = raw.split(b"\r\n")
-    words = first.split(None, 2)
-    if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():  # noqa: PLR2004
+    version, status_code, *_ = (*first.split(None, 2), b"", b"")
+    if not version.startswith(b"HTTP/1.") or not _STATUS.fullmatch(status_code):
         return None
     headers = {}
     for line in lines:
         name, _, value = line.partition(b":")
         headers[name.strip().lower()] = value.strip().lower()
-    status, keep_alive = int(words[1]), words[0] != b"HTTP/1.0" and headers.get(b"connection") != b"close"
+    status, keep_alive = int(status_code), version != b"HTTP/1.0" and headers.get(b"connection") != b"close"
     length = headers.get(b"content-length", b"")
     if headers.get(b"transfer-encoding", b"").endswith(b"chunked"):
         return Head(status, keep_alive, Part.CHUNK_SIZE, 0)
-    if length.isdigit():
+    if _LENGTH.fullmatch(length):
         return Head(status, keep_alive, Part.LENGTH, int(length))
     return Head(status, False, Part.UNTIL_CLOSE, 0)  # noqa: FBT003

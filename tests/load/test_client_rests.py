@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
 import time
@@ -79,6 +80,33 @@ def test_what_goes_wrong_at_rest_is_a_failure(tmp_path: Path, fault: str, cause:
     assert ended[before].kind == Kind.FAILED
     assert ended[before].tail.startswith(cause)
     assert ended[before + 1].kind == Kind.DONE
+
+
+@pytest.mark.usefixtures("always_dense")
+def test_an_answer_that_is_cut_off_with_its_last_bytes_at_rest_has_failed(tmp_path: Path) -> None:
+    event = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
+    token = b"%x\r\n%b\r\n" % (len(event), event)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        ClientInThread(tmp_path, listener.getsockname()[1], ["one"]) as client,
+    ):
+        far = [listener.accept()[0] for _ in range(2)]
+        while not client.client.loop.dense:
+            time.sleep(0.01)
+        client.issue((0, 0))
+        (asked,), _, _ = select.select(far, [], [], 60)
+        asked.recv(65_536)
+        asked.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + token)
+        while not client.client.loop.rested:
+            time.sleep(0.01)
+        asked.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)  # the bytes and the end in one segment
+        asked.sendall(token)
+        asked.shutdown(socket.SHUT_WR)
+        (ended,) = client.ended(1)
+        for each in far:
+            each.close()
+    assert ended.kind == Kind.FAILED
+    assert ended.tail.startswith(b"connection lost after")
 
 
 def test_where_tokens_come_thinly_nothing_rests(tmp_path: Path) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import select
 import socket
 import struct
+import subprocess
+import sys
+import threading
 import time
 import weakref
 from contextlib import suppress
@@ -69,6 +73,12 @@ class Socket:
             return len(self.near.recv(1 << 20, socket.MSG_PEEK))
         return 0
 
+    def near_has_ended(self) -> bool:
+        """Whether the end that the far side has said is here, too, whatever waits before it."""
+        asking = select.poll()
+        asking.register(self.number, select.POLLRDHUP)
+        return bool(asking.poll(0))
+
     def close(self) -> None:
         self.near.close()
         self.far.close()
@@ -103,6 +113,14 @@ def test_nothing_is_told_once_the_time_is_over(pump: Pump, one: Socket) -> None:
     assert time.monotonic_ns() - begin_ns >= 20_000_000
     assert pump.poll(0) == []
     assert pump.poll(-5) == []
+
+
+def test_waits_of_any_length_are_taken(pump: Pump, one: Socket) -> None:
+    assert pump.poll(-(2**63)) == []
+    for number, wait_ns in enumerate((2**31 * 1_000_000, 2**62, 2**63 - 1), start=1):
+        threading.Timer(0.03, one.far.send, (b"x",)).start()
+        assert [data for _, _, data, *_ in pump.poll(wait_ns)] == [b"x"]
+        assert pump.seen == number
 
 
 def test_what_is_not_read_here_is_only_told(pump: Pump) -> None:
@@ -226,6 +244,47 @@ def test_what_came_at_rest_is_read_to_its_end(pump: Pump, one: Socket, *, skims:
     assert pump.poll(0) == []
 
 
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("skims", [False, True])
+def test_an_end_that_came_with_the_last_bytes_is_told_at_rest_too(
+    pump: Pump, one: Socket, before: int, *, skims: bool
+) -> None:
+    for _ in range(before):  # what has rested before is told of news alone
+        pump.rest(one.number)
+        one.say(TOKEN)
+        assert [data for _, _, data, *_ in pump.poll(SECOND_NS)] == [TOKEN]
+        pump.rouse(one.number)
+    pump.rest(one.number)
+    if skims:
+        pump.skim(one.number)
+    one.say(TOKEN * 3)
+    one.far.shutdown(socket.SHUT_WR)
+    while not one.near_has_ended():
+        time.sleep(0.0005)
+    told: list[Data] = []
+    while not told or told[-1]:
+        told += [data for _, _, data, *_ in pump.poll(SECOND_NS)]
+    assert told == [TOKEN * 3, b""]
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_a_socket_that_has_much_to_say_keeps_no_other_waiting_and_all_is_read(
+    pump: Pump, one: Socket, *, rests: bool
+) -> None:
+    if rests:
+        pump.rest(one.number)
+    sending = threading.Thread(target=one.far.sendall, args=(bytes(20_000_000),))
+    sending.start()
+    total, largest = 0, 0
+    while total < 20_000_000:
+        came = sum(len(data) for _, _, data, *_ in pump.poll(60 * SECOND_NS) if isinstance(data, bytes))
+        total, largest = total + came, max(largest, came)
+        time.sleep(0.002)  # so that more than one turn's worth waits
+    sending.join()
+    assert (total, pump.poll(0)) == (20_000_000, [])
+    assert largest <= 16 * 65_536
+
+
 def test_what_is_forgotten_is_told_no_more_and_its_number_serves_another(pump: Pump, one: Socket) -> None:
     pump.rest(one.number)
     pump.rouse(one.number)
@@ -243,8 +302,8 @@ def test_what_is_forgotten_is_told_no_more_and_its_number_serves_another(pump: P
 
 def test_a_number_that_nobody_watches_is_an_error(pump: Pump, one: Socket) -> None:
     unknown = max(one.number, one.far.fileno()) + 1000
-    for method in (pump.forget, pump.skim, pump.rest):
-        for number in (unknown, -1):
+    for method in (pump.forget, pump.skim, pump.rest, pump.rouse):
+        for number in (unknown, -1, 2**32 + one.number):
             with pytest.raises(KeyError):
                 method(number)
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -277,10 +336,77 @@ def test_a_pump_and_what_it_watches_go_together(form: Callable[[int], Pump]) -> 
 
 @pytest.mark.skipif(forms.COMPILED is None, reason="the compiled part is not built: no C compiler or no Python headers")
 def test_the_compiled_pump_is_set_up_once() -> None:
-    made = make_pump(1)
-    assert not isinstance(made, PythonPump)
-    with pytest.raises(RuntimeError, match="once"):
-        made.__init__(1)  # type: ignore[misc]
+    assert forms.COMPILED is not None
+    for rest_ms in (0, 1):
+        made = forms.COMPILED(rest_ms)
+        with pytest.raises(RuntimeError, match="once"):
+            made.__init__(rest_ms)  # type: ignore[misc]
+
+
+class _Forgetful:
+    """Has a pump forget something when it is collected as garbage, never before."""
+
+    def __init__(self, pump: Pump, number: int) -> None:
+        self.pump = pump
+        self.number = number
+        self.itself = self
+
+    def __del__(self) -> None:
+        self.pump.forget(self.number)
+
+
+def test_what_is_forgotten_while_it_is_told_is_told_no_more_or_whole(pump: Pump) -> None:
+    """Whatever allocates may collect garbage, and that may run anything."""
+    one = Socket()
+    one.join(pump)
+    one.far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    one.far.close()
+    gc.collect()
+    _Forgetful(pump, one.number)
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        found = pump.poll(0)
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert [type(data) for _, _, data, *_ in found] in ([], [ConnectionResetError])
+    with pytest.raises(KeyError):
+        pump.forget(one.number)
+    one.near.close()
+
+
+_WITHOUT_MEMORY = """
+import fcntl, os, resource, socket
+from dynamo_mlperf.load.pump import COMPILED
+
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+number = min(hard, 400_000) - 1
+if number < 16_384:
+    raise SystemExit(3)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+near, far = socket.socketpair()
+high = fcntl.fcntl(near, fcntl.F_DUPFD_CLOEXEC, number)
+pump = COMPILED(1)
+far.send(b"x")
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 17), resource.RLIM_INFINITY))
+try:
+    pump.watch(high, pump, 1)
+except MemoryError:
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    print(pump.poll(0), pump.seen)
+"""
+
+
+@pytest.mark.skipif(forms.COMPILED is None, reason="the compiled part is not built: no C compiler or no Python headers")
+def test_what_there_is_no_memory_for_is_not_watched() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_MEMORY], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode == 3:
+        pytest.skip("this machine allows fewer open files")
+    assert (done.returncode, done.stdout) == (0, "[] 0\n"), done.stderr
 
 
 def test_the_environment_chooses_the_form_without_a_compiled_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +416,8 @@ def test_the_environment_chooses_the_form_without_a_compiled_part(monkeypatch: p
 
 PIECES = [
     *(b"[DONE]", b"completion_tokens", b'"error"', b"event:", b'finish_reason":"', b'finish_reason": "'),
-    *(b'finish_reason":null', b"data: ", b"error", b"\n", b"\r\n", b"", b"\0", b"x" * 300, "schön".encode()),
+    *(b'finish_reason":null', b'finish_reason": null', b'finish_reason" : "', b'finish_reason":\t"', b"finish_reason"),
+    *(b"data: ", b"error", b"\n", b"\r\n", b"", b"\0", b"x" * 300, "schön".encode()),
 ]
 CHUNKS = st.lists(st.sampled_from(PIECES), max_size=6).map(b"".join)
 SIZES = st.sampled_from([b"%x", b"%X", b"0%x", b" %x", b"%x;a", b"+%x"])
@@ -310,6 +437,26 @@ def reads(draw: st.DrawFn) -> bytes:
 @given(read=reads())
 def test_both_forms_pass_over_the_same(read: bytes) -> None:
     assert isinstance(plain(read), bool)
+
+
+@pytest.mark.parametrize(
+    ("line", "passed"),
+    [
+        (b'{"finish_reason":null,"x":{"finish_reason": null}}', True),
+        (b'{"finish_reason": null}{"finish_reason": null}', True),
+        (b'{"finish_reason":null}{"finish_reason" : null}', False),
+        (b'{"finish_reason" : "abort"}', False),
+        (b'{"finish_reason":  "abort"}', False),
+        (b'{"finish_reason":\t"abort"}', False),
+        (b'{"finish_reason":\r"abort"}', False),
+        (b'{"finish_reason":nul', False),
+        (b'{"finish_reason', False),
+    ],
+)
+def test_a_reason_to_finish_is_seen_however_it_is_spelled(line: bytes, *, passed: bool) -> None:
+    body = b"data: " + line + b"\n"
+    assert plain(b"%x\r\n%b\r\n" % (len(body), body)) is passed
+    assert plain(TOKEN + b"%x\r\n%b\r\n" % (len(body), body) + TOKEN) is passed
 
 
 @pytest.mark.parametrize(
