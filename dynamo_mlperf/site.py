@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
 from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.topology.batch import unfilled as marked_lines
 from dynamo_mlperf.topology.document import Document, Place, dotted, read_document
 from dynamo_mlperf.topology.numa import NumaArea
 from dynamo_mlperf.topology.reserved import VARIABLES_HELP, Variables
@@ -264,6 +265,16 @@ def unfilled(site: str | None, base: Path | None = None) -> str:
     others = ", ".join(f"{dotted(place)} (line {document.line_of(place)})" for place in places[1:])
     first = f"{document.path}:{document.line_of(places[0])}: {dotted(places[0])} is still {PLACEHOLDER}"
     return first + (f", and so {'is' if len(places) == 2 else 'are'} {others}" if others else "")  # noqa: PLR2004
+
+
+def unfilled_lines(site: str | None, base: Path | None = None) -> tuple[str, ...]:
+    """A warning where lines of the chosen site's file are marked as still to be completed; none where there are none.
+
+    Raises:
+        ConfigError: There is no such site, or its file is no YAML.
+    """
+    document = _document(site, None, base, os.environ)
+    return () if document is None else marked_lines(document.text, str(document.path))
 
 
 def refuse_unfilled(site: str | None, base: Path | None = None) -> None:

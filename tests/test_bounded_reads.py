@@ -55,6 +55,7 @@ OWN = {
     "job/versions.py": "what our own process has just written",
     "load/endpoints_parquet.py": "images that the data set's reader has read just before; nothing of ours is there",
     "load/limits.py": "the kernel's",
+    "load/pump.py": "shipped with the package",
     "load/requests.py": "what this run has just written",
     "load/vitals.py": "the kernel's",
     "process/hardware.py": "the kernel's",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.site import Site, load_site, refuse_unfilled, site_directories, unfilled
+from dynamo_mlperf.site import Site, load_site, refuse_unfilled, site_directories, unfilled, unfilled_lines
 from dynamo_mlperf.topology.site_values import core_numbers
 
 
@@ -150,6 +150,16 @@ def test_examples_that_nobody_filled_in_are_refused_with_file_line_and_key(repos
     assert unfilled(str(site_file(tmp_path, "partition: gpu   # FILL-IN\n"))) == ""
     assert unfilled("laptop", repository) == ""
     refuse_unfilled("laptop", repository)
+
+
+def test_lines_that_are_marked_as_still_to_be_completed_are_told(repository: Path, tmp_path: Path) -> None:
+    path = site_file(
+        tmp_path, "gpu_request: none\n# partition: a   # FILL IN: sinfo\naccount: me   # FILL IN: sacctmgr\n"
+    )
+    said = f"{path}: FILL IN still stands in lines 2, 3: complete what is meant, then take the mark out"
+    assert unfilled_lines(str(path)) == (said,)
+    refuse_unfilled(str(path))
+    assert unfilled_lines("laptop", repository) == ()
 
 
 def test_a_variable_that_is_not_set_has_a_way_out(repository: Path, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ class ModelShape:
 
     Attributes:
         layers: Decoder layers.
+        heads: Attention heads.
         kv_heads: Key-value heads; 0 with a latent cache.
         head_dim: Width of one head.
         latent: Width of what multi-head latent attention caches per token and layer, key and value in one; else 0.
@@ -39,6 +40,7 @@ class ModelShape:
     """
 
     layers: int
+    heads: int
     kv_heads: int
     head_dim: int
     latent: int
@@ -99,6 +101,7 @@ def _shape(config: Mapping[str, Any]) -> ModelShape:
     tables = 1 if config.get("tie_word_embeddings", text.get("tie_word_embeddings")) else 2
     return ModelShape(
         layers=layers,
+        heads=heads,
         kv_heads=0 if latent else kv_heads,
         head_dim=head_dim,
         latent=latent + text["qk_rope_head_dim"] if latent else 0,

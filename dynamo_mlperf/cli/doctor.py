@@ -56,10 +56,12 @@ def command(
         return _inside(site, in_job, mib=mib, gpus=gpus)
     if here and local_path is not None:  # as a job asks: once per node, so without reading site files
         return _say_facts(local_path, end_leftovers=end_leftovers, as_json=as_json)
-    from dynamo_mlperf.site import load_site, refuse_unfilled
+    from dynamo_mlperf.site import load_site, refuse_unfilled, unfilled_lines
 
     refuse_unfilled(site)
     chosen = load_site(site)
+    for warning in unfilled_lines(site):
+        click.echo(f"warning: {warning}", err=True)
     if site is not None and not here and _on_a_cluster(needed=smoke):
         return _check_cluster(chosen, site, nodes=nodes, mib=mib, smoke=smoke, as_json=as_json)
     if smoke:

@@ -18,6 +18,7 @@ _BENCHMARKS = "benchmarks"
 TINY_MODEL = "tiny-qwen3-vl-moe"
 TINY_CATALOGUE = "tiny-product-catalogue"
 TINY_PROMPTS = "tiny-prompts"
+_OWN_EXAMPLE = "for example --nodes 4 --gpus-per-node 8 --gpu h200 --model qwen3-vl-235b-a22b, as your nodes are"
 MADE_BY = ".made-by"
 """Names the generator that made an asset, by digest; an asset of another generator is made anew."""
 
@@ -56,9 +57,9 @@ def command(directory: Path | None, assets: Path | None, *, only_list: bool, for
     With --assets alone nothing is copied: only the tiny model, catalogue and prompts are made, which the
     examples without a GPU use. No file of yours is overwritten without --force.
 
-    With --nodes, --gpus-per-node, --gpu-memory-gb and --model a topology file and a site file for a cluster of your
-    own are written instead, at the lowest tensor_parallel at which the model loads; lines with FILL IN are yours to
-    complete. What does not fit is refused as `plan` refuses it.
+    With --nodes, --gpus-per-node, --gpu (or --gpu-memory-gb) and --model a topology file and a site file for a
+    cluster of your own are written instead, at the lowest tensor_parallel at which the model loads; lines with
+    FILL IN are yours to complete. What does not fit is refused as `plan` refuses it.
     """
     given = {name: value for name, value in own.items() if value is not None}
     if given:
@@ -92,13 +93,18 @@ def _own(directory: Path, given: dict[str, Any], *, force: bool, alone: bool) ->
         SetupError: They cannot be written.
     """
     from dynamo_mlperf.cli.init_model import model_given
-    from dynamo_mlperf.cli.init_own import SITE, Own, benchmark_of, memory_gb, own_files
+    from dynamo_mlperf.cli.init_own import SITE, Own, benchmark_of, memory_gb, own_files, shipped_for
     from dynamo_mlperf.errors import ConfigError
 
-    wanted = {"nodes": "--nodes 4", "gpus": "--gpus-per-node 8", "gpu_gb": "--gpu-memory-gb 141", "model": "--model M"}
+    wanted = {
+        "nodes": "--nodes N",
+        "gpus": "--gpus-per-node M",
+        "gpu_gb": "--gpu NAME (or --gpu-memory-gb GB)",
+        "model": "--model MODEL",
+    }
     given = {**({"gpu_gb": memory_gb(given["gpu"])} if "gpu" in given else {}), **given}
     if missing := [option for name, option in wanted.items() if name not in given]:
-        raise ConfigError(f"a cluster of your own needs {' '.join(missing)} too", "give them, as your nodes are")
+        raise ConfigError(f"a cluster of your own needs {' '.join(missing)} too", _OWN_EXAMPLE)
     if not alone:
         raise ConfigError("--list and --assets do not go with a cluster of your own", "call init twice")
     model, weights = model_given(given["model"])
@@ -118,8 +124,12 @@ def _own(directory: Path, given: dict[str, Any], *, force: bool, alone: bool) ->
     _write_own(directory, {name: text for name, text in files.items() if name not in kept})
     for name in files:
         click.echo(str(directory / name))
-    steps = [f"dynamo-mlperf plan topologies/{own.name}.yaml", f"complete what says FILL IN, there and in {site}"]
-    _say_steps(directory, [*steps, f"dynamo-mlperf doctor --site {site}", f"sbatch topologies/{own.name}.yaml"])
+    if shipped := shipped_for(own, sorted(shipped_file("topologies").glob("*.yaml"))):
+        what = f"shipped for this model on just these nodes: {', '.join(shipped)}"
+        click.echo(f"note: {what} (`dynamo-mlperf init DIR` copies them)", err=True)
+    file = f"topologies/{own.name}.yaml"
+    steps = [f"dynamo-mlperf plan {file}", f"complete what says FILL IN, there and in {site}"]
+    _say_steps(directory, [*steps, f"dynamo-mlperf doctor --site {site}", f"dynamo-mlperf submit {file} --site {site}"])
 
 
 def _write_own(directory: Path, files: dict[str, str]) -> None:

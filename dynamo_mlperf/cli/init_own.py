@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from dynamo_mlperf.benchmark.shapes import Benchmark
+    from dynamo_mlperf.errors import CapacityError
     from dynamo_mlperf.topology.spec import Topology
 
 
@@ -25,6 +26,9 @@ _LENGTH = {
 """By benchmark: tokens of prompt and answer together that engines have to take; the model's own limit for Llama 2."""
 _BENCHMARK_OF = {"llama2-70b": "llama2-70b-99.9"}
 """By model, where they differ."""
+_GPUS_OF_A_FRONTEND = 36
+"""Of the published Qwen3-VL systems: one frontend on 16 GPUs, two on 72."""
+_MOST_FRONTENDS = 8
 _CATALOGUE = "assets/shopify-product-catalogue"
 
 
@@ -71,10 +75,13 @@ def memory_gb(gpu: str) -> float:
     """
     from dynamo_mlperf.errors import ConfigError
     from dynamo_mlperf.topology.memory import GPU_BYTES
+    from dynamo_mlperf.topology.strict import nearest
 
     if gpu not in GPU_BYTES:
+        every = f"--gpu with one of {', '.join(GPU_BYTES)}, or --gpu-memory-gb in its place"
+        near = nearest(gpu, GPU_BYTES)
         raise ConfigError(
-            f"--gpu {gpu[:20]!r} is not known", f"--gpu with one of {', '.join(GPU_BYTES)}, or leave it out"
+            f"--gpu {gpu[:20]!r} is not known", f"did you mean --gpu {near}? If not, {every}" if near else every
         )
     return GPU_BYTES[gpu] / _GB
 
@@ -107,6 +114,19 @@ def own_files(own: Own, base: Path) -> tuple[dict[str, str], str | None]:
     return files, None if judged else _unjudged(own)
 
 
+def shipped_for(own: Own, examples: Iterable[Path]) -> list[str]:
+    """The shipped topologies of the same model on the same nodes, those of the scenario first."""
+    from dynamo_mlperf.topology.spec import load_topology
+
+    found = []
+    for path in examples:
+        topology = load_topology(path)
+        nodes = topology.nodes
+        if (nodes.gpu, nodes.count, nodes.gpus, topology.model.name) == (own.gpu, own.nodes, own.gpus, own.model):
+            found.append((topology.measure.scenario.lower() != own.scenario.lower(), f"topologies/{path.name}"))
+    return [name for _other, name in sorted(found)]
+
+
 def _unjudged(own: Own) -> str:
     """That memory was not checked, and what would have it checked."""
     if own.weights is not None:
@@ -126,7 +146,7 @@ def _planned(own: Own, base: Path) -> tuple[str, bool]:
     from dynamo_mlperf.topology.spec import parse_topology
 
     too_small: CapacityError | None = None
-    for degree in _degrees(own):
+    for degree in _degrees(own):  # the first at which the weights load
         text = _topology(own, _roles(own, degree))
         topology = parse_topology(text, Path(f"{own.name}.yaml"))
         if topology.model.name != own.model:  # it would be read as something else than was given
@@ -136,9 +156,39 @@ def _planned(own: Own, base: Path) -> tuple[str, bool]:
         except CapacityError as problem:
             too_small = problem
             continue
-        check_launchable(topology, make_plan(topology))
+        try:
+            check_launchable(topology, make_plan(topology))
+        except CapacityError as problem:
+            if too_small is None:
+                raise
+            raise _too_wide(own, topology, base, degree, problem) from problem
         return text, bool(judged)
     raise too_small or AssertionError(own)
+
+
+def _too_wide(own: Own, topology: Topology, base: Path, degree: int, problem: CapacityError) -> CapacityError:
+    """A refusal of workers that memory made wide: where their TP comes from, and a precision at which they fit."""
+    from dynamo_mlperf.benchmark.model_shapes import PRECISION_BYTES
+    from dynamo_mlperf.errors import CapacityError
+    from dynamo_mlperf.topology.model_files import served_model
+
+    model = served_model(_at_hand(topology, own.weights), base)
+    given = model.precision if model else "bf16"
+    what = f"{problem.what}; {own.model} in {given} loads at tensor_parallel {degree} or more"
+    for size, precision in sorted(((size, name) for name, size in PRECISION_BYTES.items()), reverse=True):
+        if size < PRECISION_BYTES[given] and _fits(replace(own, precision=precision), base):
+            return CapacityError(what, f"--precision {precision}, in which this split fits, or {problem.action}")
+    return CapacityError(what, problem.action)
+
+
+def _fits(own: Own, base: Path) -> bool:
+    from dynamo_mlperf.errors import CapacityError
+
+    try:
+        _planned(own, base)
+    except CapacityError:
+        return False
+    return True
 
 
 def _at_hand(topology: Topology, weights: Path | None) -> Topology:
@@ -227,6 +277,7 @@ def _topology(own: Own, roles: list[tuple[str, int, int]]) -> str:
         "engine: vllm",
         "roles:",
         *(_role(role, flags) for role in roles),
+        *(_frontends(own) if images and len(roles) > 1 else []),
         "measure:",
         f"  benchmark: {rules.name}",
         f"  scenario: {scenario}",
@@ -256,12 +307,18 @@ def _role(role: tuple[str, int, int], flags: str) -> str:
     return f"  {name}: {{workers: {workers}, tensor_parallel: {degree}, args: {{{flags}}}}}"
 
 
+def _frontends(own: Own) -> list[str]:
+    """As the published systems have them where long prompts of unequal length meet prefill workers of their own."""
+    count = min(max(1, own.nodes * own.gpus // _GPUS_OF_A_FRONTEND), _MOST_FRONTENDS)
+    return [f"frontends: {{count: {count}, router: kv}}   # kv: to the worker with the least to do; else in turn"]
+
+
 def _rate(scenario: str) -> list[str]:
     """What is measured where no rate is known yet."""
     what = "samples/s that are expected" if scenario == "Offline" else "queries/s"
     return [
         f"  # FILL IN instead of search, once a rate is known, in {what}: target_qps: 10",
-        "search: {}                         # looks for the highest rate that holds (docs/search.md)",
+        "search: {}                         # looks for the highest rate that holds; keys: `dynamo-mlperf schema`",
     ]
 
 

@@ -31,6 +31,7 @@ from dynamo_mlperf.report.words import in_words
 from dynamo_mlperf.serving.workers import check_launchable
 from dynamo_mlperf.site import load_site, refuse_few_ports, refuse_unfilled
 from dynamo_mlperf.topology.capacity import scaled
+from dynamo_mlperf.topology.heads import check_heads
 from dynamo_mlperf.topology.memory import memory_of
 from dynamo_mlperf.topology.plan import make_plan
 from dynamo_mlperf.topology.spec import load_topology
@@ -88,6 +89,7 @@ def prepare(
     """
     topology = load_topology(file, blocks)
     topology = topology if nodes is None else scaled(topology, nodes)
+    check_heads(topology, base_dir)
     plan = make_plan(topology) if topology.sweep is None else sweep_start(topology, base_dir)[1]
     check_launchable(topology, plan)
     if fits is not None:

@@ -184,7 +184,7 @@ def _asked(options: dict[str, Any]) -> tuple[LoadSettings, Path, ResultClass]:
     from dynamo_mlperf.errors import ConfigError
     from dynamo_mlperf.job.workload import load_samples
     from dynamo_mlperf.load.given_conf import with_user_conf
-    from dynamo_mlperf.load.settings import DEFAULT_REQUEST_TIMEOUT_S, build_settings
+    from dynamo_mlperf.load.settings import DEFAULT_REQUEST_TIMEOUT_S, TooFewSamplesError, build_settings
     from dynamo_mlperf.topology.spec import load_topology
 
     file = None if options["topology"] is None else load_topology(options["topology"])
@@ -202,15 +202,19 @@ def _asked(options: dict[str, Any]) -> tuple[LoadSettings, Path, ResultClass]:
         reduction = file.reduced.reduction()
     rules = benchmark(given["benchmark"], measure.round if measure is not None else ROUND)
     timeout_s = file.timeouts.request_s if file is not None else DEFAULT_REQUEST_TIMEOUT_S
-    settings = build_settings(
-        rules,
-        given["scenario"],
-        given["target_qps"],
-        len(load_samples(rules.name, data_set)),
-        reduction,
-        request_timeout_s=options["request_timeout_s"] or timeout_s,
-        round_name=measure.round if measure is not None else ROUND,
-    )
+    try:
+        settings = build_settings(
+            rules,
+            given["scenario"],
+            given["target_qps"],
+            len(load_samples(rules.name, data_set)),
+            reduction,
+            request_timeout_s=options["request_timeout_s"] or timeout_s,
+            round_name=measure.round if measure is not None else ROUND,
+        )
+    except TooFewSamplesError as problem:
+        flag = f"--reduced samples={problem.have} (the result's class is then reduced)"
+        raise ConfigError(problem.what, f"stage the full data set, or add {flag}") from None
     if measure is not None and measure.user_conf is not None:
         settings = with_user_conf(settings, Path(measure.user_conf).absolute())
     simulated = file is not None and file.engine == "mocker"

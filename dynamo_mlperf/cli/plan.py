@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.errors import ConfigError
     from dynamo_mlperf.site import Site
+    from dynamo_mlperf.topology.memory import RoleMemory
     from dynamo_mlperf.topology.numa import Share
     from dynamo_mlperf.topology.picture import PlanFacts
     from dynamo_mlperf.topology.plan import Plan
@@ -52,8 +53,9 @@ def command(
     from dynamo_mlperf.job.expected import check_enough
     from dynamo_mlperf.job.predictions import predicted_qps
     from dynamo_mlperf.job.time_limit import check_time_limit
-    from dynamo_mlperf.site import load_site, refuse_unfilled
-    from dynamo_mlperf.topology.memory import memory_of
+    from dynamo_mlperf.site import load_site, refuse_unfilled, unfilled_lines
+    from dynamo_mlperf.topology.heads import check_heads
+    from dynamo_mlperf.topology.memory import memory_doubt, memory_of
     from dynamo_mlperf.topology.picture import PlanFacts
     from dynamo_mlperf.topology.plan import make_plan, plan_as_json
     from dynamo_mlperf.topology.spec import load_topology
@@ -65,28 +67,35 @@ def command(
     topology = load_topology(file)
     swept: list[str] = []
     if topology.sweep is None:
+        check_heads(topology, Path.cwd())
         plan = make_plan(topology, nodes)
     else:
         topology, plan, swept = _first_of_sweep(topology, nodes)
     predicted_qps(topology, Path.cwd())  # refuses a prediction that cannot be read
-    memory = memory_of(topology, Path.cwd())
     place = load_site(site or topology.site)
     refuse_unfilled(site or topology.site)
     _refuse(topology, plan, place)
-    unknown = _unchecked_flags(topology, place, ask=check_flags)
+    unknown = _unchecked_flags(topology, place, ask=check_flags)  # before memory, which a misspelt flag misleads
+    memory = memory_of(topology, Path.cwd())
     segment = _segment(plan, topology) if place.segment else None
     if fix_batch:
         _fix(file, topology, plan, segment)
     unseen, refused = _measurement(topology, place)
     if refused is not None and as_json:
         raise refused
-    few = [check_enough(topology, Path.cwd()), check_time_limit(file.read_text(), topology, Path.cwd())]
-    found = (*_warnings(file, topology, plan, place, segment), *unknown, *unseen, *filter(None, few))
+    few = [
+        memory_doubt(topology),
+        check_enough(topology, Path.cwd()),
+        check_time_limit(file.read_text(), topology, Path.cwd()),
+    ]
+    still = unfilled_lines(site or topology.site)
+    found = (*_warnings(file, topology, plan, place, segment), *still, *unknown, *unseen, *filter(None, few))
     plan = replace(plan, warnings=(*plan.warnings, *found))
     bound = topology.engine != "mocker"  # simulated engines are not
     notes = [
         *swept,
         *_notes(topology, plan, place),
+        *_unjudged(topology, memory),
         *_unsubmittable(topology),
         *(_kept_back(plan, place) if bound else []),
     ]
@@ -95,6 +104,7 @@ def command(
         _draw(svg, topology, plan, [*(f"memory: {role.text}" for role in memory), *(f"note: {note}" for note in notes)])
     if as_json:
         value = plan_as_json(plan) | {
+            "router": topology.frontends.router if plan.frontends else None,
             "memory": [role.as_json() for role in memory],
             "cores": [
                 {"worker": name, "node": node, "cores": share.core_list, "memory_gib": share.memory_gib}
@@ -190,6 +200,23 @@ def _notes(topology: Topology, plan: Plan, site: Site) -> list[str]:
     return []
 
 
+def _unjudged(topology: Topology, memory: Sequence[RoleMemory]) -> list[str]:
+    """That GPU memory was not checked, of which roles, and why: a plan without its rows is not one that fits."""
+    from dynamo_mlperf.topology.model_files import served_model
+
+    judged = {each.role for each in memory}
+    left = [name for name, _role in topology.roles.present() if name not in judged]
+    if topology.device != "cuda" or topology.engine == "mocker" or not left:
+        return []
+    if topology.nodes.gpu is None and topology.nodes.gpu_memory_gib is None:
+        why = "the file does not say what the GPUs are; write nodes: {gpu: NAME}, or gpu_memory_gib"
+    elif served_model(topology, Path.cwd()) is None:
+        why = f"the shape of {topology.model.name} is not known here; its weights' config.json would tell it"
+    else:
+        why = "flags of theirs change what memory holds (quantization, cpu-offload-gb, kv-cache-memory-bytes)"
+    return [f"GPU memory of {' and '.join(left)} workers is not checked: {why}"]
+
+
 def _unsubmittable(topology: Topology) -> list[str]:
     """That a run by the full rules could not be submitted for its load client alone: nobody books GPUs for that."""
     from dynamo_mlperf.benchmark.rules import ONLY_ENDPOINTS
@@ -247,7 +274,7 @@ def _warnings(file: Path, topology: Topology, plan: Plan, site: Site, segment: i
     )
     found = [f"{difference.text}; {way_out}" for difference in differences]
     found += [f"line {number}: Slurm ignores #SBATCH after the first YAML line" for number in ignored_batch_lines(text)]
-    found += unfilled(text)
+    found += [*unfilled(text), *_blind(topology)]
     return (*found, *_place_warnings(topology, site))
 
 
@@ -286,13 +313,15 @@ def _measurement(topology: Topology, site: Site) -> tuple[tuple[str, ...], Confi
     from dynamo_mlperf.errors import ConfigError, SetupError
 
     dataset = topology.resolve(Path.cwd()).dataset
-    if dataset is not None and not dataset.exists():
+    seen = dataset is None or dataset.exists()
+    if not seen and topology.measure.client == "loadgen":
         return (), None
     from dynamo_mlperf.job.endpoints_data import check_client
     from dynamo_mlperf.job.workload import check_workload
 
     try:
-        check_workload(topology, Path.cwd(), from_afar=True)
+        if seen:
+            check_workload(topology, Path.cwd(), from_afar=True)
         if (unseen := check_client(topology, site, from_afar=True)) is not None:
             return (f"not checked: {unseen}",), None
     except SetupError as problem:  # of this machine, which need not be the one that runs it
@@ -300,6 +329,17 @@ def _measurement(topology: Topology, site: Site) -> tuple[tuple[str, ...], Confi
     except ConfigError as problem:
         return (), problem
     return (), None
+
+
+def _blind(topology: Topology) -> list[str]:
+    """Which workers would refuse every query of a benchmark with images: Dynamo's vLLM takes them only where told."""
+    from dynamo_mlperf.benchmark.rules import WITH_IMAGES
+
+    if topology.measure.benchmark != WITH_IMAGES or topology.engine != "vllm":
+        return []
+    lacking = [name for name, role in topology.roles.present() if not role.args.get("enable-multimodal")]
+    what = f"{' and '.join(lacking)} workers refuse requests with images"
+    return [f"{what}; write args: {{enable-multimodal: true}} for each role"] if lacking else []
 
 
 def _place_warnings(topology: Topology, site: Site) -> tuple[str, ...]:

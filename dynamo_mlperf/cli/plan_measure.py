@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.job.context import class_of
 from dynamo_mlperf.job.expected import expected_settings, why_class
 from dynamo_mlperf.load.enough import enough_queries
+from dynamo_mlperf.report.quantities import duration
 from dynamo_mlperf.report.words import CONSTRAINTS
 from dynamo_mlperf.topology.sweeping import splits_of
 
@@ -115,5 +116,7 @@ def _sweep(topology: Topology, settings: LoadSettings) -> str:
     shown = ", ".join(names[:_SPLITS_SHOWN]) + (" ..." if len(names) > _SPLITS_SHOWN else "")
     tests = [_at_rate(topology, settings, rate) for rate in _given_rates(topology)]
     each = ", ".join(f"{test['target_qps']:g} queries/s (about {test['planned_queries']} queries)" for test in tests)
-    how = f"each by halving over {each}" if tests else "each searched"
+    full_s = len(names) * settings.min_duration_ms / 1000
+    full = f"one full test of each: {duration(full_s)} or more in all; probes and starts come on top"
+    how = f"each by halving over {each}" if tests else f"each searched ({full})"
     return f"{len(names)} split{'s' if len(names) > 1 else ''} ({shown}), {how}; the best is the result"

@@ -108,7 +108,7 @@ def _grid(topology: Topology, plan: Plan, rows: Sequence[Row]) -> Text:
 
 
 def summary_of(topology: Topology, plan: Plan) -> list[str]:
-    """What the plan comes to: the split both ways, idle GPUs, frontends, ports, and what is measured."""
+    """What the plan comes to: the split both ways, idle GPUs, frontends and router, ports, and what is measured."""
     split, total = plan.split, sum(node.gpus for node in plan.nodes)
     unit = _unit(topology)
     if split.aggregated_gpus is None:
@@ -119,7 +119,8 @@ def summary_of(topology: Topology, plan: Plan) -> list[str]:
         used, by_gpus = split.aggregated_gpus, f"{split.aggregated_gpus} aggregated"
     frontends = "none, workers answer requests themselves"
     if plan.frontends:
-        frontends = f"{len(plan.frontends)} on node {plan.head_node}, at +{plan.frontends[0].port_offset}"
+        place = f"{len(plan.frontends)} on node {plan.head_node}, at +{plan.frontends[0].port_offset}"
+        frontends = f"{place}, router {topology.frontends.router}"
     return [
         f"by GPUs     {by_gpus}, {used} of {total} {unit}",
         f"by workers  {split.workers}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from io import StringIO
 from typing import TYPE_CHECKING
@@ -31,6 +32,22 @@ PHASE_TEXTS = {
 }
 PLAIN_EVERY_S = 10.0
 _SPINNER_CELLS = 2
+_HANGING = "    "
+"""Before what follows a break."""
+
+
+def fitted(text: str, columns: int) -> str:
+    """`text` broken between words into lines that fit a terminal, what follows a break indented; no word is broken."""
+    return "\n".join(
+        textwrap.fill(
+            line,
+            max(2 * len(_HANGING), columns - 1),
+            subsequent_indent=_HANGING,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in text.split("\n")
+    )
 
 
 class TerminalProgress:
@@ -122,7 +139,8 @@ class TerminalProgress:
         return line
 
     def _print(self, line: str) -> None:
-        self._console.print(line.rstrip(), markup=False, soft_wrap=True)
+        shown = fitted(line.rstrip(), self._console.width) if self._console.is_terminal else line.rstrip()
+        self._console.print(shown, markup=False, soft_wrap=True)
 
     def _label(self) -> str:
         return PHASE_TEXTS.get(self._phase, self._phase)

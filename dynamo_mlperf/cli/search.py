@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -217,7 +218,10 @@ def _settings(options: dict[str, Any]) -> SearchSettings:
 
 
 def _tell(line: str) -> None:
-    click.echo(line, err=True)
+    from dynamo_mlperf.cli.progress import fitted
+
+    fits = sys.stderr.isatty()
+    click.echo(fitted(line, shutil.get_terminal_size().columns) if fits else line, err=True)
 
 
 def _print(step: Answer | NoAnswer, answer: dict[str, Any], *, as_json: bool) -> None:

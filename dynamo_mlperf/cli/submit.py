@@ -80,16 +80,18 @@ def _prepare(
     """Everything that can be refused is refused here, before Slurm sees anything."""
     from dynamo_mlperf.cli.launch import prepare, resumable
     from dynamo_mlperf.job.time_limit import check_time_limit
-    from dynamo_mlperf.site import site_file
+    from dynamo_mlperf.site import site_file, unfilled_lines
     from dynamo_mlperf.slurm.submission import SiteCopy, make_submission, segment_of
     from dynamo_mlperf.topology.batch import unfilled
+    from dynamo_mlperf.topology.memory import memory_doubt
 
     topology, plan, place = prepare(file, site, Path.cwd(), nodes, from_afar=True)
     _check_flags(topology, place)
     _check_site(site or topology.site, dry_run=dry_run)
     _check_batch_lines(file, topology, plan, (*sbatch_options, *(("--nodes",) if nodes else ())))
     text = file.read_text()
-    for warning in (*unfilled(text), check_time_limit(text, topology, Path.cwd(), sbatch_options)):
+    open_lines = (*unfilled(text), *unfilled_lines(site or topology.site))
+    for warning in (*open_lines, memory_doubt(topology), check_time_limit(text, topology, Path.cwd(), sbatch_options)):
         if warning is not None:
             click.echo(f"warning: {warning}", err=True)
     _check_weights(topology)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynamo_mlperf.errors import SetupError
+from dynamo_mlperf.load.pump import COMPILED
 from dynamo_mlperf.process.command import inherited_environment
 from dynamo_mlperf.process.programs import UnansweredError, run_program
 from dynamo_mlperf.serving.dynamo import TIDY, etcd_program
@@ -60,6 +61,13 @@ def check_machine(
     """
     return [
         *(_package(package, name) for package, name in _PACKAGES.items()),
+        Finding(
+            "client loop",
+            COMPILED is not None,
+            "in Python, which costs the load client more CPU" if COMPILED is None else "compiled",
+            needed=False,
+            action="install a C compiler and Python's headers (Debian: gcc libc6-dev python3-dev), then: make -B setup",
+        ),
         *(_tried(name, engine_python, module, tell) for name, module in _ENGINES.items()),
         _etcd(),
         _room(

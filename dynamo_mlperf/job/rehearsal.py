@@ -162,7 +162,7 @@ def rehearse(
             candidates.append(Candidate(name, split, scenes[degrees]))
         predictions = rehearse_splits(candidates, stage.programs, stage.tell)
     drawn = f"; drawn with seed {stage.seed}" if stage.seed else ""
-    notes += (f"requests: {lengths.text()}{drawn}",)
+    notes += (f"router: {topology.frontends.router}", f"requests: {lengths.text()}{drawn}")
     if found is None:
         notes += ("not calibrated: the profiles were never compared with a measurement",)
     return Prediction(

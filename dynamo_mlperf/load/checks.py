@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynamo_mlperf.load.health import client_limit
+from dynamo_mlperf.load.logs import AGAIN
 from dynamo_mlperf.load.settings import below_rules
 from dynamo_mlperf.load.stopping import too_few, too_many_over
 from dynamo_mlperf.load.user_conf import expected_effective
@@ -31,6 +32,9 @@ _LOG_PRECISION = 1e-5
 
 MEAN_TOKENS = "mean output tokens per sample"
 """What an accuracy test is held to beside its scores."""
+
+PROOF = "proof of disaggregation"
+"""The check that engine counters pass."""
 
 _COMPLIANCE_KEYS = ("effective_accuracy_log_", "effective_performance_issue_")
 """What an `audit.config` may change."""
@@ -143,12 +147,21 @@ def counts(queries: Queries, log: LoadgenLog, client: Mapping[str, Any], setting
         reasons.append(Reason("failed requests in both files", "the same", got, "copy the run directory again"))
     samples = settings.accuracy_sample_count if settings.mode == "accuracy" else settings.performance_sample_count
     if settings.sample_concatenate_permutation and number:
-        drawn, times = np.unique(queries.samples, return_counts=True)
-        if drawn[0] < 0 or drawn[-1] >= samples or len(drawn) != samples or np.ptp(times):
-            least = times.min() if len(drawn) >= samples else 0
-            got = f"{len(drawn)} samples, each {least} to {times.max()} times"
-            reasons.append(Reason("equal issue", f"{samples} samples, equally often", got, "check the data set"))
+        reasons += equal_issue(queries, samples)
     return reasons
+
+
+def equal_issue(queries: Queries, samples: int) -> list[Reason]:
+    """Every one of the data set's `samples` samples was issued, all equally often, and nothing else was."""
+    drawn, times = np.unique(queries.samples, return_counts=True)
+    outside = drawn[(drawn < 0) | (drawn >= samples)]
+    if len(outside):
+        got = f"sample {outside[0]}, where the last is {samples - 1}"
+    elif len(drawn) != samples or np.ptp(times):
+        got = f"{len(drawn)} samples, each {times.min()} to {times.max()} times"
+    else:
+        return []
+    return [Reason("equal issue", f"{samples} samples, equally often", got, AGAIN)]
 
 
 def failures(queries: Queries) -> list[Reason]:
@@ -230,7 +243,7 @@ def transfers(evidence: TransferEvidence | None, number: int, result_class: str)
     if evidence is None or not evidence.disaggregated:
         return []
     if evidence.proof == "none":
-        return [Reason("proof of disaggregation", "engine counters", "none", "use an engine that counts KV transfers")]
+        return [Reason(PROOF, "engine counters", "none", "use an engine that counts KV transfers")]
     if evidence.proof == "routing only":
         return _routing(evidence, number, result_class)
     found = (
@@ -261,7 +274,7 @@ def _routing(evidence: TransferEvidence, number: int, result_class: str) -> list
         reasons.append(Reason("prompts prefilled remotely", f"{number} of {number}", got, "check the prefill workers"))
     if result_class != "rehearsal":
         action = "simulated engines prove routing only: the result's class is rehearsal"
-        reasons.append(Reason("proof of disaggregation", "engine counters", "requests per role only", action))
+        reasons.append(Reason(PROOF, "engine counters", "requests per role only", action))
     return reasons
 
 

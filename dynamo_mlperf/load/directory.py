@@ -19,6 +19,7 @@ from dynamo_mlperf.benchmark.rules import benchmark, check_scenario
 from dynamo_mlperf.errors import ConfigError, MeasureError
 from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, RunPaths, read_bounded, read_text
 from dynamo_mlperf.load.as_recorded import recorded_otherwise
+from dynamo_mlperf.load.checks import PROOF
 from dynamo_mlperf.load.endpoints_results import CONFIG, SUMMARY, is_endpoints, read_results
 from dynamo_mlperf.load.endpoints_run import ACCOUNT, QUERIES, RECORD, REPORT_DIR, judge_run, read_record
 from dynamo_mlperf.load.endpoints_verdict import judge_endpoints
@@ -81,7 +82,10 @@ def judge_directory(directory: Path, wanted: Wanted | None = None) -> Verdict:
         ConfigError: No such directory, or which benchmark and scenario it is cannot be told and was not said.
     """
     asked = wanted or Wanted()
-    if not os.path.isdir(directory):  # noqa: PTH112 - Path.is_dir raises where a name is too long, or not to be read
+    # Path's own tests raise where a name is too long, or not to be read.
+    if os.path.isfile(directory):  # noqa: PTH113
+        raise ConfigError(f"{directory} is a file", f"name the directory that holds it: {directory.parent}")
+    if not os.path.isdir(directory):  # noqa: PTH112
         raise ConfigError(
             f"there is no directory {directory}", "name a run directory, or one that holds LoadGen's logs"
         )
@@ -238,12 +242,20 @@ def _judge_record(
     for key, made in (("benchmark", settings.benchmark), ("scenario", settings.scenario)):
         if measured.get(key, made) != made:
             raise ValueError(f"{made_by} is for {key} {made}, {paths.topology.name} for {measured[key]}")
-    return _with_what_it_knew(again(_transfer(paths), _class(paths, settings)), recorded)
+    verdict = again(_transfer(paths), _class(paths, settings))
+    return _with_what_it_knew(verdict if paths.evidence.exists() else _without_evidence(verdict, paths), recorded)
 
 
 def _without(path: Path, tells: str) -> MeasureError:
     what = f"{path.parent} holds a run of ours without its {path.name}, which tells {tells}"
     return MeasureError(what, "copy the whole run directory")
+
+
+def _without_evidence(verdict: Verdict, paths: RunPaths) -> Verdict:
+    """The verdict with the true cause of a proof that is missing: the file, not the engine."""
+    lost = Reason(PROOF, "engine counters", f"no {paths.evidence.name}", "copy the whole run directory")
+    reasons = tuple(lost if reason.check == PROOF else reason for reason in verdict.reasons)
+    return dataclasses.replace(verdict, reasons=reasons)
 
 
 def _with_what_it_knew(verdict: Verdict, recorded: dict[str, Any]) -> Verdict:

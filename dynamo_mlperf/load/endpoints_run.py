@@ -18,7 +18,7 @@ from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.benchmark.shapes import Limits
 from dynamo_mlperf.errors import ConfigError, MeasureError
 from dynamo_mlperf.files import read_bounded
-from dynamo_mlperf.load.checks import NAMED, claimed_class, tokens_per_sample, transfers
+from dynamo_mlperf.load.checks import NAMED, claimed_class, equal_issue, tokens_per_sample, transfers
 from dynamo_mlperf.load.endpoints_config import not_in_force, sample_count
 from dynamo_mlperf.load.endpoints_results import EndpointsResults, read_results
 from dynamo_mlperf.load.endpoints_schedule import HELD_UP, lateness_ms
@@ -185,12 +185,7 @@ def _counts(results: EndpointsResults, queries: Queries, settings: LoadSettings)
         got = f"{results.issued} in result_summary.json, {len(queries)} in the event log"
         action = "it was cut short: run the measurement again"
         reasons.append(Reason("samples that endpoints issued", str(planned), got, action))
-    rows = settings.performance_sample_count
-    drawn, times = np.unique(queries.samples, return_counts=True)
-    if drawn[0] < 0 or drawn[-1] >= rows or len(drawn) != rows or np.ptp(times):
-        got = f"{len(drawn)} samples, each {times.min()} to {times.max()} times"
-        reasons.append(Reason("equal issue", f"{rows} samples, equally often", got, "check the data set"))
-    return reasons
+    return [*reasons, *equal_issue(queries, settings.performance_sample_count)]
 
 
 def _in_force(results: EndpointsResults, record: EndpointsRecord) -> list[Reason]:

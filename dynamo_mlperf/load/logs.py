@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DETAIL = "mlperf_log_detail.txt"
 SUMMARY = "mlperf_log_summary.txt"
+AGAIN = "copy the directory again where this is a copy, else run the measurement again"
+"""What to do about a record that is missing, cut or garbled."""
 _MARK = ":::MLLOG "
 _GENERATED = re.compile(rb'"key": "(generated_query_count|generated_samples_per_query)", "value": (\d+)')
 _ONCE = ("effective_", "result_", "generated_")
@@ -102,7 +104,7 @@ def read_logs(directory: Path) -> LoadgenLog:
         text = read_text(path, MOST_LOG_BYTES)
         said = read_text(summary) if summary.is_file() else ""
     except (OSError, ValueError) as error:
-        raise MeasureError(f"LoadGen's log {path} cannot be read: {error}", "run the measurement again") from error
+        raise MeasureError(f"LoadGen's log {path} cannot be read: {error}", AGAIN) from error
     values: dict[str, Any] = {}
     errors: list[str] = []
     warnings: list[str] = []
@@ -134,9 +136,7 @@ def _entry(path: Path, number: int, raw: str) -> tuple[str, Any, dict[str, Any]]
         entry = json.loads(raw, parse_constant=_no_number)
         return str(entry["key"]), entry["value"], dict(entry["metadata"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise MeasureError(
-            f"LoadGen's log {path} is cut or garbled at line {number}", "run the measurement again"
-        ) from error
+        raise MeasureError(f"LoadGen's log {path} is cut or garbled at line {number}", AGAIN) from error
 
 
 def _check_whole(path: Path, values: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ def _check_whole(path: Path, values: dict[str, Any]) -> None:
         )
     needed = ("num_errors", "result_validity") if mode == "PerformanceOnly" else ("generated_query_count", "power_end")
     if not values.keys() >= set(needed):
-        raise MeasureError(f"LoadGen's log {path} has no result: the test did not end", "run the measurement again")
+        raise MeasureError(f"LoadGen's log {path} has no result: the test did not end", AGAIN)
 
 
 def logged_values(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 from dynamo_mlperf.errors import MeasureError
 from dynamo_mlperf.files import MOST_LOG_BYTES, read_bounded, read_text
 from dynamo_mlperf.load.account import QUERIES_HEADER
+from dynamo_mlperf.load.logs import AGAIN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,21 +90,21 @@ def read_queries(path: Path) -> Queries:
     try:
         text = read_text(path, MOST_LOG_BYTES)
     except (OSError, ValueError) as error:
-        raise MeasureError(f"{path} cannot be read: {error}", "run the measurement again") from error
+        raise MeasureError(f"{path} cannot be read: {error}", AGAIN) from error
     try:
         rows = list(csv.reader(text.splitlines()))
     except csv.Error as error:
-        raise MeasureError(f"{path} is garbled: {error}", "run the measurement again") from error
+        raise MeasureError(f"{path} is garbled: {error}", AGAIN) from error
     width = len(QUERIES_HEADER.split(","))
     whole = bool(rows) and ",".join(rows[0]) == QUERIES_HEADER and text.endswith("\n")
     if not whole or any(len(row) != width for row in rows):
-        raise MeasureError(f"{path} is cut or garbled", "run the measurement again")
+        raise MeasureError(f"{path} is cut or garbled", AGAIN)
     if len(rows) == 1:
         raise MeasureError(f"{path} holds no query", "look at mlperf_log_detail.txt")
     try:
         return _columns(rows[1:])
     except (ValueError, OverflowError) as error:
-        raise MeasureError(f"{path} is garbled: {error}", "run the measurement again") from error
+        raise MeasureError(f"{path} is garbled: {error}", AGAIN) from error
 
 
 def _columns(rows: list[list[str]]) -> Queries:
@@ -139,9 +140,9 @@ def read_client(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_bounded(path), parse_constant=_no_number)
     except (OSError, ValueError) as error:
-        raise MeasureError(f"{path} cannot be read: {error}", "run the measurement again") from error
+        raise MeasureError(f"{path} cannot be read: {error}", AGAIN) from error
     if not isinstance(value, dict) or not set(value) >= _CLIENT_KEYS:
-        raise MeasureError(f"{path} is no client account", "run the measurement again")
+        raise MeasureError(f"{path} is no client account", AGAIN)
     roles = {process.get("role") for process in value["processes"] if isinstance(process, dict)}
     if "http" not in roles:
         raise MeasureError(f"{path} names no client process, and something sent the requests", "run it again")

@@ -21,7 +21,17 @@ Mode = Literal["performance", "accuracy"]
 
 
 class TooFewSamplesError(ConfigError):
-    """The data set is smaller than the rules ask for (exit 2)."""
+    """The data set is smaller than the rules ask for (exit 2).
+
+    Args:
+        what: What happened.
+        have: Samples of the data set.
+    """
+
+    def __init__(self, what: str, have: int) -> None:
+        action = f"stage the full data set, or write reduced: {{samples: {have}}} (the result's class is then reduced)"
+        super().__init__(what, action)
+        self.have = have
 
 
 DEFAULT_REQUEST_TIMEOUT_S = 600.0
@@ -255,7 +265,4 @@ def _min_query_count(benchmark: Benchmark, scenario: str, lowered: Reduction) ->
 
 def _check_data_set(benchmark: Benchmark, scenario: str, have: int, need: int) -> None:
     if have < need:
-        raise TooFewSamplesError(
-            f"the data set has {have} samples, and {benchmark.name} {scenario} needs {need}",
-            f"stage the full data set, or write reduced: {{samples: {have}}} (the result's class is then reduced)",
-        )
+        raise TooFewSamplesError(f"the data set has {have} samples, and {benchmark.name} {scenario} needs {need}", have)

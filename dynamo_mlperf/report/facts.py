@@ -15,7 +15,7 @@ def facts_of(run: RunData) -> dict[str, Any]:
     """What `report --json` prints.
 
     Returns:
-        `run_dir`; `state` (VALID, INVALID, FAILED or NO VERDICT); `verdict`, the object of verdict.json or null;
+        `run_dir`; `state` (VALID, INVALID, FAILED, NO VERDICT or DAMAGED); `verdict`, what verdict.json holds or null;
         `percentiles_ms`, per measure an object such as {"p50": 812.4, "p99": 1457.1}, empty where nothing was
         measured; `phases`, each with `phase`, `begin_s` and `seconds` (null where it did not end); `processes`, each
         with `process`, `node`, `ready_after_s` and `died`; `missing` and `damaged` files.

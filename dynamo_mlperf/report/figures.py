@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.report.run_data import RunData
 
 NO_VERDICT = "NO VERDICT"
+DAMAGED = "DAMAGED"
 MEASURED = ("VALID", "INVALID")
 SHOWN_PERCENTILES = (0.5, 0.9, 0.99)
 
@@ -29,6 +30,7 @@ _STATE_MEANING = {
     "INVALID": "The run finished, but a rule was not met.",
     "FAILED": "The run did not measure.",
     NO_VERDICT: "The run has not ended, or was killed before it could judge. Nothing is measured yet.",
+    DAMAGED: "The run has a verdict, and its verdict.json cannot be read: copy the run directory again.",
 }
 _CLASS_MEANING = {
     "official": "full rules",
@@ -128,7 +130,7 @@ class Figures:
 def derive_figures(run: RunData) -> Figures:
     """The figures of `run`."""
     verdict = run.verdict or {}
-    state = str(verdict.get("verdict") or NO_VERDICT)
+    state = str(verdict.get("verdict") or (DAMAGED if _verdict_is_damaged(run) else NO_VERDICT))
     measured = state in MEASURED
     result_class, scenario = str(verdict.get("class") or ""), str(verdict.get("scenario") or "")
     return Figures(
@@ -151,6 +153,11 @@ def derive_figures(run: RunData) -> Figures:
         latencies=_latencies(as_mapping(verdict.get("latency_p99_ms")), run.queries) if measured else (),
         proof=_proof(run.transfer) if run.transfer else None,
     )
+
+
+def _verdict_is_damaged(run: RunData) -> bool:
+    """Whether `verdict.json` is there and tells no verdict."""
+    return run.verdict is not None or any(told.startswith("verdict.json") for told in run.damaged)
 
 
 def _reason(entry: object) -> Reason:

@@ -40,6 +40,8 @@ _TOPOLOGY_CHARACTERS = 65536
 _ERRORS_SHOWN = 10
 _SHADES = 4
 _LIST_SHOWN = 16
+_CLIENT_RAW = ("first_issue_t", "role")
+"""Of the load client's account, what is for programs: a time on their clock, and what a process's name says already."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def render_page(run: RunData) -> str:
         topology=(run.topology or "")[:_TOPOLOGY_CHARACTERS],
         topology_cut=len(run.topology or "") > _TOPOLOGY_CHARACTERS,
         laid_over=yaml.safe_dump(dict(run.laid_over), sort_keys=False) if run.laid_over else "",
-        client=in_words_by_name(run.client),
+        client=in_words_by_name(run.client, _CLIENT_RAW),
         canary=in_words_by_name(run.canary),
         commands=run.commands[:_COMMANDS_SHOWN],
         commands_left_out=max(0, len(run.commands) - _COMMANDS_SHOWN),
@@ -293,20 +295,23 @@ def plain_number(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1 else f"{value:,.3f}".rstrip("0").rstrip(".")
 
 
-def in_words_by_name(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The same pairs as `flat`, their names in words."""
-    return [(spoken(name), text) for name, text in flat(values)]
+def in_words_by_name(values: Mapping[str, Any], left_out: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """The same pairs as `flat`, their names in words; without those whose own key is in `left_out`."""
+    return [(spoken(name), text) for name, text in flat(values) if name.rpartition(".")[2] not in left_out]
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested JSON values as (dotted name, text) pairs; of a long list, its length."""
+    """Nested JSON values as (dotted name, text) pairs; of a long list, its length.
+
+    An entry of a list that has a `name` is called by it, and not told it again.
+    """
     pairs: list[tuple[str, str]] = []
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, list) and len(value) > _LIST_SHOWN:
             pairs.append((name, q.many(len(value), "entry", "entries")))
         elif isinstance(value, list) and any(isinstance(part, dict) for part in value):
-            pairs += flat({_entry_name(part, place): part for place, part in enumerate(value)}, f"{name}.")
+            pairs += flat(dict(_called(part, place) for place, part in enumerate(value)), f"{name}.")
         elif isinstance(value, dict):
             pairs += flat(value, f"{name}.")
         else:
@@ -314,9 +319,11 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return pairs
 
 
-def _entry_name(entry: object, place: int) -> str:
-    """What a list's entry is called: its own `name`, else its place."""
-    return str(entry["name"]) if isinstance(entry, dict) and "name" in entry else str(place)
+def _called(entry: object, place: int) -> tuple[str, object]:
+    """What a list's entry is called, by its own `name`, else its place; and the entry without that name."""
+    if not isinstance(entry, dict) or "name" not in entry:
+        return str(place), entry
+    return str(entry["name"]), {key: value for key, value in entry.items() if key != "name"}
 
 
 def _scalar(value: object) -> str:

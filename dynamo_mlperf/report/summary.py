@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dynamo_mlperf.report import quantities as q
 from dynamo_mlperf.report.causes import causes_of, last_log_line, untold_deaths, untold_errors
-from dynamo_mlperf.report.figures import NO_VERDICT, Figures, LatencyRow, Proof, derive_figures
+from dynamo_mlperf.report.figures import DAMAGED, NO_VERDICT, Figures, LatencyRow, Proof, derive_figures
 from dynamo_mlperf.report.logs import log_of, logs_that_matter
 from dynamo_mlperf.report.predicted import beside
 from dynamo_mlperf.report.run_data import RunData, read_run
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.report.timeline import Process, Timeline
 
-_STYLES = {"VALID": "bold green", "INVALID": "bold yellow", "FAILED": "bold red", NO_VERDICT: "bold cyan"}
+_STYLES = {"VALID": "bold green", "INVALID": "bold yellow", "FAILED": "bold red"}
+_STYLES |= {NO_VERDICT: "bold cyan", DAMAGED: "bold red"}
 _BAR_WIDTH = 34
 _WORKERS_LISTED = 24
 _WIDE_GAPS = 3

@@ -35,6 +35,7 @@ _NAMED = {
     "somaxconn": "longest queue of new connections (somaxconn)",
     "tokens_per_second": "output, tokens/s",
     "processes": "",
+    "rested": "times that connections were left to rest",
 }
 
 

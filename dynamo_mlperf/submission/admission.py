@@ -10,7 +10,7 @@ from dynamo_mlperf.process.checkout import own_commit
 from dynamo_mlperf.submission.consistency import runs_of, shared_findings
 from dynamo_mlperf.submission.finding import Finding
 from dynamo_mlperf.submission.gate import scenario_findings
-from dynamo_mlperf.submission.performance import class_of, judge_performance
+from dynamo_mlperf.submission.performance import class_of, client_findings, failure_findings, judge_performance
 from dynamo_mlperf.submission.proofs import accuracy_findings, compliance_findings
 from dynamo_mlperf.submission.records import PERFORMANCE
 from dynamo_mlperf.submission.rescoring import score_again
@@ -113,7 +113,13 @@ def _score_again(
 def hopeless(results: Sequence[Result], *, rehearsal: bool) -> list[Finding]:
     """Why these runs are no submission by their own word, whatever the system is; none where they may be one."""
     wrong = list(_classes(results, (), rehearsal=rehearsal))
-    return [*wrong, *_complete(results)] if wrong else []
+    if not wrong:
+        return []
+    measured = [result.performance for result in results if result.performance is not None]
+    failed = [finding for record in measured for finding in failure_findings(record)]
+    # Told now, lest the next run be of no use either.
+    clients = [finding for record in measured for finding in client_findings(record)]
+    return [*failed, *wrong, *clients, *_complete(results)]
 
 
 def _classes(results: Sequence[Result], judged: Sequence[Judged], *, rehearsal: bool) -> Iterator[Finding]:

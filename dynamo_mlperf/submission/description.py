@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import read_text
+from dynamo_mlperf.submission.finding import Finding
 from dynamo_mlperf.topology.document import read_document
 from dynamo_mlperf.topology.strict import StrictModel, check
 
@@ -151,6 +152,17 @@ KEYS = (
 
 MUST_BE_FILLED = tuple(key for key in KEYS if key not in _OPTIONAL)
 """The keys that the checker wants filled."""
+
+
+def description_findings(path: Path) -> list[Finding]:
+    """The faults of a system's file, one each; what is still to be filled in is none yet."""
+    try:
+        read_description(path)
+    except ConfigError as problem:
+        first, *more = problem.what.splitlines()
+        told = [line.strip() for line in more or [first] if PLACEHOLDER not in line]
+        return [Finding(str(path), "system file", "no fault", line, problem.action) for line in told]
+    return []
 
 
 def read_description(path: Path) -> tuple[System, str]:

@@ -14,7 +14,7 @@ from dynamo_mlperf.submission import layout, marks
 from dynamo_mlperf.submission.admission import admit, hopeless
 from dynamo_mlperf.submission.build import Content, build
 from dynamo_mlperf.submission.consistency import runs_of
-from dynamo_mlperf.submission.description import folder_name, read_description
+from dynamo_mlperf.submission.description import description_findings, folder_name, read_description
 from dynamo_mlperf.submission.finding import RefusedError
 from dynamo_mlperf.submission.nodes import nodes_of
 from dynamo_mlperf.submission.results import collect
@@ -83,7 +83,7 @@ def package(request: PackageRequest, say: Callable[[str], None] = lambda _text: 
     results, findings = collect(request.runs)
     # Before anybody fills in a description: no description makes these runs a submission.
     if wrong := hopeless(results, rehearsal=request.rehearsal):
-        raise _refused([*findings, *wrong])
+        raise _refused([*findings, *wrong, *description_findings(request.description)])
     system, calibration = read_description(request.description)
     judged, more = admit(results, system, round_of(CURRENT), say, request.rescoring, rehearsal=request.rehearsal)
     findings += more

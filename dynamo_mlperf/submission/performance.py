@@ -60,7 +60,23 @@ def _full_rules(record: TestRecord) -> list[Finding]:
         got = f"lowered: {', '.join(lowered)}"
         action = "take the reduced: block out, and run again"
         findings.append(Finding(where, record.what, "settings of the rules", got, action))
-    if record.client != ENDPOINTS and (record.benchmark, record.scenario) in ONLY_ENDPOINTS:
-        action = "measure it with `client: endpoints`: the official checker refuses its 8000 samples in LoadGen's form"
-        findings.append(Finding(where, record.what, "a run of endpoints", "a run of LoadGen", action))
-    return findings
+    return [*findings, *client_findings(record)]
+
+
+def client_findings(record: TestRecord) -> list[Finding]:
+    """The load client is one whose form of this test the round takes."""
+    if record.client == ENDPOINTS or (record.benchmark, record.scenario) not in ONLY_ENDPOINTS:
+        return []
+    action = "measure it with `client: endpoints`: the official checker refuses its 8000 samples in LoadGen's form"
+    return [Finding(record.run.name, record.what, "a run of endpoints", "a run of LoadGen", action)]
+
+
+def failure_findings(record: TestRecord) -> list[Finding]:
+    """Why a run measured nothing, where it says so itself."""
+    if record.run.verdict.get("verdict") != "FAILED":
+        return []
+    reasons = record.run.verdict.get("reasons")
+    first = reasons[0] if isinstance(reasons, list) and reasons and isinstance(reasons[0], dict) else {}
+    got = next(iter(str(first.get("got") or "").splitlines()), "for no recorded reason")  # a log's end may follow
+    action = str(first.get("action") or "run it again")
+    return [Finding(record.run.name, record.what, "a measurement", f"the run FAILED: {got}", action)]

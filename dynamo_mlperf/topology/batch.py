@@ -143,13 +143,19 @@ def ignored_batch_lines(text: str) -> tuple[int, ...]:
     return tuple(number for number, line in lines if line.startswith(_MAGIC) and number not in read)
 
 
-def unfilled(text: str) -> tuple[str, ...]:
-    """A warning where lines of the file are marked as still to be completed; none where there are none."""
+def unfilled(text: str, file: str = "") -> tuple[str, ...]:
+    """A warning where lines of a text are marked as still to be completed; none where there are none.
+
+    Args:
+        text: The text of a topology or site file.
+        file: What the warning names; empty where it is plain which file is meant.
+    """
     lines = [str(number) for number, line in enumerate(text.split("\n"), start=1) if _UNFILLED in line]
     if not lines:
         return ()
     noun = "lines" if len(lines) > 1 else "line"
-    return (f"FILL IN still stands in {noun} {', '.join(lines)}: complete what is meant, then take the mark out",)
+    found = f"FILL IN still stands in {noun} {', '.join(lines)}: complete what is meant, then take the mark out"
+    return (f"{file}: {found}" if file else found,)
 
 
 def _batch_lines(text: str) -> Iterator[tuple[int, str]]:

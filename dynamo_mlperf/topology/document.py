@@ -27,6 +27,8 @@ Place = tuple[str | int, ...]
 
 _BY_HAND = "name a YAML file written by hand"
 _BEGIN = "dynamo-mlperf init DIR copies examples to begin with; with --nodes ... it writes files for your own cluster"
+_NAMED = 8
+"""Files beside one that is missing that are named."""
 _MAX_VALUES = 20_000
 _MAX_DEPTH = 32
 
@@ -153,11 +155,15 @@ def _read_text(path: Path) -> str:
 
 
 def _other_file(path: Path) -> str:
-    """The file that was most likely meant: the same name with its suffix, or the nearest one beside it."""
-    beside = [each.name for each in path.parent.glob("*.yaml")]
+    """The file that was most likely meant: the same name with its suffix, or the nearest one beside it; else some."""
+    beside = sorted(each.name for each in path.parent.glob("*.yaml") if each.name != path.name)
     whole = f"{path.name}.yaml"
     near = [whole] if whole in beside else difflib.get_close_matches(path.name, beside, n=1, cutoff=0.8)
-    return f"did you mean {path.with_name(near[0])}?" if near else "name a file that exists and can be read"
+    if near:
+        return f"did you mean {path.with_name(near[0])}?"
+    more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
+    named = f"there are {', '.join(beside[:_NAMED])}{more}" if beside else "there is no .yaml file at all"
+    return f"name a file that this user can read; in {path.parent} {named}"
 
 
 def parse_document(text: str, path: Path) -> Document:

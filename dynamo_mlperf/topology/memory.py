@@ -6,6 +6,7 @@ the engine's own buffers are not. So what is refused here cannot load; what pass
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from dynamo_mlperf.benchmark.model_shapes import LONGEST_PROMPT_TOKENS, PRECISIO
 from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import CapacityError
 from dynamo_mlperf.topology.capacity import fits
-from dynamo_mlperf.topology.flag_values import length_of
+from dynamo_mlperf.topology.flag_values import NUMBERS, length_of
+from dynamo_mlperf.topology.heads import attention_shards, can_stand, head_problem, refuse_uneven_heads
 from dynamo_mlperf.topology.model_files import served_model
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ _LENGTH_FLAGS: Mapping[str, str] = {"vllm": "max-model-len", "sglang": "context-
 _UNCOUNTED = ("quantization", "cpu-offload-gb", "kv-cache-memory-bytes")
 """Flags that change what memory holds in ways not counted here: roles that set one are not judged."""
 _MOST_RAISED = 16
+_MISSPELT = 0.8
+"""From this likeness (difflib) on, a flag is taken for a slip of the pen in one that counts."""
+_VARIANTS = 1.3
+"""A GPU's memory by its name is trusted up to this factor: there are variants, and GB are told for GiB."""
 
 
 @dataclass(frozen=True)
@@ -101,20 +107,26 @@ class RoleMemory:
 def memory_of(topology: Topology, base: Path) -> tuple[RoleMemory, ...]:
     """The memory of each role that can be judged; empty where the file names no GPU or the model is not known.
 
+    What cannot load at any memory is refused too: attention heads that the role's GPUs cannot share evenly.
+
     Args:
         topology: The topology.
         base: What its paths are relative to.
 
     Raises:
         CapacityError: Weights do not fit, or beside them not one sequence; the error names the numbers, and what would
-            fit: a higher `tensor_parallel`, a lower precision, shorter sequences, else larger GPUs.
+            fit: a higher `tensor_parallel`, a lower precision, shorter sequences, else larger GPUs. Or heads do not
+            divide; the error names the nearest `tensor_parallel` that they do divide by.
     """
-    gpu = topology.nodes.gpu_memory_gib
-    gpu_bytes = gpu * GIB if gpu else GPU_BYTES.get(topology.nodes.gpu or "")
-    if gpu_bytes is None or topology.device != "cuda" or topology.engine not in USED_SHARE:
+    if topology.engine not in USED_SHARE:
         return ()
     model = served_model(topology, base)
     if model is None:
+        return ()
+    refuse_uneven_heads(topology, model)
+    gpu = topology.nodes.gpu_memory_gib
+    gpu_bytes = gpu * GIB if gpu else GPU_BYTES.get(topology.nodes.gpu or "")
+    if gpu_bytes is None or topology.device != "cuda":
         return ()
     found = []
     for name, role in topology.roles.present():
@@ -142,13 +154,6 @@ def _role_memory(topology: Topology, model: ServedModel, gpu_bytes: float, name:
     return RoleMemory(name, gpu_bytes, usable, weights, tokens, each, fit * (role.gpus // shards))
 
 
-def attention_shards(role: Role) -> int:
-    """GPUs of a worker that share the attention of one sequence; data-parallel ranks have attention of their own."""
-    if role.gpus == role.tensor_parallel * role.data_parallel:
-        return role.tensor_parallel
-    return role.tensor_parallel // role.data_parallel
-
-
 def _sequence_tokens(topology: Topology, shape: ModelShape, role: Role) -> int:
     """What the role says is the greatest length, else what vLLM then reserves, else what the benchmark needs."""
     given = length_of(role.args.get(_LENGTH_FLAGS[topology.engine]))
@@ -167,8 +172,9 @@ def _needed_tokens(topology: Topology) -> int:
 
 def _refusal(topology: Topology, model: ServedModel, memory: RoleMemory, role: Role) -> CapacityError:
     kind = topology.nodes.gpu or "a GPU"
+    told = " (gpu_memory_gib)" if topology.nodes.gpu_memory_gib else ""
     room = (
-        f"{kind} has {_gib(memory.gpu_bytes)}, of which {topology.engine} uses {_gib(memory.usable_bytes)}"
+        f"{kind} has {_gib(memory.gpu_bytes)}{told}, of which {topology.engine} uses {_gib(memory.usable_bytes)}"
         f" ({USED_SHARE[topology.engine][0]})"
     )
     degree = f"tensor_parallel {role.tensor_parallel}"
@@ -179,8 +185,32 @@ def _refusal(topology: Topology, model: ServedModel, memory: RoleMemory, role: R
             f"beside {_gib(memory.weight_bytes)} of weights ({degree}) no sequence of {memory.sequence_tokens} tokens "
             f"fits, which takes {_gib(memory.sequence_bytes)}; {room}"
         )
-    ways = ", or ".join(_ways_out(topology, model, memory, role))
-    return CapacityError(f"{topology.name}: roles.{memory.role}: {what}", ways)
+    ways = _ways_out(topology, model, memory, role)
+    if (slip := _misspelt(topology, role)) is not None:
+        written, meant = slip
+        what = f"{written} is not {meant}, and does not count; {what}"
+        ways = [f"{meant} instead of {written} under roles.{memory.role}.args", *ways]
+    if (doubt := memory_doubt(topology)) is not None:
+        what = f"{what}; {doubt}"
+    return CapacityError(f"{topology.name}: roles.{memory.role}: {what}", ", or ".join(ways))
+
+
+def _misspelt(topology: Topology, role: Role) -> tuple[str, str] | None:
+    """A flag of the role that most likely is meant as one that counts here, and that one; None where there is none."""
+    counted = (_LENGTH_FLAGS[topology.engine], USED_SHARE[topology.engine][0])
+    missing = [flag for flag in counted if flag not in role.args]
+    for written in (flag for flag in role.args if flag not in NUMBERS[topology.engine]):
+        if meant := difflib.get_close_matches(written, missing, n=1, cutoff=_MISSPELT):
+            return written, meant[0]
+    return None
+
+
+def memory_doubt(topology: Topology) -> str | None:
+    """That the memory that the file gives is not that of the GPU that it names, for people; None where they agree."""
+    given, named = topology.nodes.gpu_memory_gib, topology.nodes.gpu
+    if given is None or named is None or 1 / _VARIANTS <= given * GIB / GPU_BYTES[named] <= _VARIANTS:
+        return None
+    return f"nodes.gpu_memory_gib: {given:g}, but {named} has about {_gib(GPU_BYTES[named])}: correct one of the two"
 
 
 def _ways_out(topology: Topology, model: ServedModel, memory: RoleMemory, role: Role) -> list[str]:
@@ -230,7 +260,7 @@ def _larger_gpus(topology: Topology, model: ServedModel, memory: RoleMemory, rol
         here = _role_memory(topology, model, memory.gpu_bytes, memory.role, one)
         return math.floor((here.weight_bytes + here.sequence_bytes) / share / GIB * 10 + 1) / 10
 
-    for one in sorted(_wider_roles(topology, role), key=least_gib):
+    for one in sorted(_wider_roles(topology, model.shape, role), key=least_gib):
         if least_gib(one) < least_gib(role) and (wider := _as_many_as_fit(topology, memory.role, one)) is not None:
             return f"GPUs of {least_gib(one):g} GiB or more with {_shape(memory.role, wider)}"
     return f"GPUs of {least_gib(role):g} GiB or more"
@@ -238,19 +268,17 @@ def _larger_gpus(topology: Topology, model: ServedModel, memory: RoleMemory, rol
 
 def _wider(topology: Topology, model: ServedModel, memory: RoleMemory, role: Role) -> Role | None:
     """The role with the smallest doubling of `tensor_parallel` that loads, and as many workers as then fit."""
-    for wider in _wider_roles(topology, role):
+    for wider in _wider_roles(topology, model.shape, role):
         if _role_memory(topology, model, memory.gpu_bytes, memory.role, wider).sequences:
             return _as_many_as_fit(topology, memory.role, wider)
     return None
 
 
-def _wider_roles(topology: Topology, role: Role) -> Iterator[Role]:
-    """The role at each doubling of `tensor_parallel` that a node, or whole nodes of one NVLink domain, can hold."""
-    most = topology.nodes.gpus * (topology.nodes.nvlink_domain or 1)
+def _wider_roles(topology: Topology, shape: ModelShape, role: Role) -> Iterator[Role]:
+    """The role at each doubling of `tensor_parallel` that the GPUs can hold and the model's heads divide by."""
     for times in (2, 4, 8, _MOST_RAISED):
         wider = role.model_copy(update={"tensor_parallel": role.tensor_parallel * times})
-        whole = wider.gpus <= topology.nodes.gpus or wider.gpus % topology.nodes.gpus == 0
-        if wider.gpus <= most and whole:
+        if can_stand(topology, wider) and head_problem(topology.engine, shape, wider) is None:
             yield wider
 
 

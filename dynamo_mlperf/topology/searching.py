@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -22,6 +23,12 @@ def all_defaults(block: object) -> object:
 
 class Search(StrictModel):
     """The highest rate that holds is looked for, instead of one that is given."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("min", "min_qps", "lower"), "did you mean low?"),
+        **dict.fromkeys(("max", "max_qps", "upper"), "did you mean high?"),
+    }
+    """What people write for keys of this block."""
 
     low: Rate | None = Field(default=None, description="Lowest target_qps that is of use")
     high: Rate | None = Field(default=None, description="Highest target_qps that is probed")

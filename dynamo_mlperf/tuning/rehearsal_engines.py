@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.benchmark.model_shapes import PUBLISHED, shape_of
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.topology.flag_values import length_of
-from dynamo_mlperf.topology.memory import GPU_BYTES, RoleMemory, attention_shards, memory_of
+from dynamo_mlperf.topology.heads import attention_shards
+from dynamo_mlperf.topology.memory import GPU_BYTES, RoleMemory, memory_of
 from dynamo_mlperf.tuning.profile_sources import Served, roofline
 from dynamo_mlperf.tuning.profiles import Profile, find_shipped, read_profile, shipped_profiles
 

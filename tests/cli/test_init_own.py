@@ -93,6 +93,8 @@ def test_the_program_plans_it_with_its_site(here: Path) -> None:
     warnings = {warning.partition(":")[0]: warning for warning in value["warnings"]}
     unfilled = warnings.pop(next(name for name in warnings if name.startswith("FILL IN still stands in lines 9, 11, ")))
     assert unfilled.endswith("complete what is meant, then take the mark out")
+    site = warnings.pop(next(name for name in warnings if name.endswith("slurm/sites/my-cluster.yaml")))
+    assert site.partition(": ")[2].startswith("FILL IN still stands in lines 6, 7, "), "the site's lines too"
     assert set(warnings) == {"model.weights", "measure.dataset"}
     assert f"; benchmarks/{QWEN}/README.md says" in warnings["measure.dataset"]
     assert Path("benchmarks", QWEN, "README.md").is_file(), "what the plan names is there"
@@ -119,17 +121,75 @@ def test_every_commented_line_is_a_key_of_its_file(here: Path) -> None:
     assert (read.site, read.nodes.nvlink_domain, read.measure.target_qps) == ("my-cluster", 18, 10)
 
 
+GB200 = ("--nodes", "4", "--gpus-per-node", "4", "--gpu", "gb200", "--model", QWEN)
+
+
+@pytest.mark.parametrize(
+    ("words", "frontends"),
+    [
+        (GB200, (1, "kv")),
+        (("--nodes", "18", "--gpus-per-node", "4", "--gpu", "gb300", "--model", QWEN), (2, "kv")),
+        (("--nodes", "512", "--gpus-per-node", "8", "--gpu", "h200", "--model", QWEN), (8, "kv")),
+        ((*GB200, "--split", "4A4"), (1, "round-robin")),
+        ((*GB200[:-1], "llama2-70b"), (1, "round-robin")),
+    ],
+)
+def test_the_router_is_that_of_the_shipped_files_of_its_kind(
+    here: Path, words: tuple[str, ...], frontends: tuple[int, str]
+) -> None:
+    assert init(*words) == 0
+    (file,) = (here / "topologies").iterdir()
+    made = load_topology(file).frontends
+    assert (made.count, made.router) == frontends
+
+
+def test_a_split_that_is_too_wide_says_where_its_tp_comes_from_and_what_fits(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init(*GB200, "--split", "4P8D") == 2
+    said = capsys.readouterr().err
+    assert f"48 GPUs asked for, 16 in 4 nodes x 4; {QWEN} in bf16 loads at tensor_parallel 4 or more\n" in said
+    assert "Try: --precision nvfp4, in which this split fits, or a plan that fits: " in said
+    assert init(*GB200, "--split", "4P8D", "--precision", "nvfp4") == 0
+    assert init(*GB200, "--split", "9P99D", "--precision", "nvfp4") == 2
+    assert "loads at" not in capsys.readouterr().err, "at a TP of 1 it is the split alone that is too large"
+
+
+def test_shipped_files_for_just_these_nodes_are_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(*GB200, "--scenario", "Interactive") == 0
+    told = capsys.readouterr().err
+    names = re.findall(r"topologies/(q3vl-[a-z0-9-]+)\.yaml", told)
+    assert names[:4] == [f"q3vl-gb200x16-interactive-{split}" for split in ("4p6d", "4p8d", "5p6d", "6p4d")]
+    assert set(names[4:]) == {"q3vl-gb200x16-offline-4p8d", "q3vl-gb200x16-server-4p8d"}
+    assert init("--nodes", "5", *GB200[2:]) == 0
+    assert "shipped for" not in capsys.readouterr().err
+
+
+def test_what_comes_next_uses_the_site_and_files_that_are_there(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(*OF, QWEN) == 0
+    file, site = f"topologies/{QWEN}-4x8.yaml", "slurm/sites/my-cluster.yaml"
+    assert capsys.readouterr().err.endswith(f"  dynamo-mlperf submit {file} --site {site}\n")
+    named = re.findall(r"[\w./-]+\.md", (here / file).read_text())
+    assert [name for name in named if not (here / name).is_file()] == []
+    assert named
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ((*OF, "Llama-2-13b"), "Try: did you mean --model llama2-70b? If not, --benchmark NAME"),
         ((*OF, "Qwen3-VL"), "Try: did you mean --model qwen3-vl-235b-a22b?"),
-        ((*OF, QWEN, "--gpu", "h1000"), "--gpu 'h1000' is not known\n  Try: --gpu with one of h100, h200, b200,"),
-        (("--nodes", "2"), "needs --gpus-per-node 8 --gpu-memory-gb 141 --model M too"),
-        (("--split", "1P1D"), "needs --nodes 4 --gpus-per-node 8"),
+        (
+            (*OF, QWEN, "--gpu", "h1000"),
+            "--gpu 'h1000' is not known\n  Try: did you mean --gpu h100? If not, --gpu with one of h100,",
+        ),
+        ((*OF, QWEN, "--gpu", "GB200"), "Try: did you mean --gpu gb200?"),
+        ((*OF, QWEN, "--gpu", "quadro"), "Try: --gpu with one of h100, h200, b200,"),
+        (("--nodes", "2"), "needs --gpus-per-node M --gpu NAME (or --gpu-memory-gb GB) --model MODEL too\n  Try: for"),
+        (("--split", "1P1D"), "needs --nodes N --gpus-per-node M"),
         ((*OF, "/no/model"), "--model /no/model: there is no config.json"),
         ((*OF, "some-model"), "which benchmark --model some-model is for is not known; that of qwen3-vl-235b-a22b,"),
-        ((*OF, QWEN, "--split", "9P99D"), "432 GPUs asked for, 32 in 4 nodes x 8\n  Try: a plan that fits:"),
+        ((*OF, QWEN, "--split", "9P99D"), "loads at tensor_parallel 4 or more\n  Try: a plan that fits:"),
         ((*OF, QWEN, "--split", "4P"), "--split 4P is none"),
         ((*OF, QWEN, "--split", "4P4x4D1"), "roles.decode: 439.0 GiB of weights on each GPU (bf16, tensor_parallel 1)"),
         ((*OF, QWEN, "--scenario", "Interactiv"), "no scenario 'Interactiv'"),

@@ -162,6 +162,13 @@ def test_values_that_cannot_be_measured_are_refused(desk: Desk, more: tuple[str,
         command.main(words, standalone_mode=False)
 
 
+def test_too_few_samples_are_told_in_the_form_of_this_verb(desk: Desk) -> None:
+    fixed = ("--dataset", str(desk.root / "data"), "--model", "m")
+    samples = len((desk.root / "data" / "prompts.jsonl").read_text().splitlines())
+    with pytest.raises(ConfigError, match=f"has {samples} samples.*\n.* or add --reduced samples={samples} "):
+        command.main([desk.oracle.url, *fixed, *VALUES], standalone_mode=False)
+
+
 def test_all_that_was_not_given_is_listed() -> None:
     words = ["http://127.0.0.1:1", "--model", "m", "--scenario", "Server"]
     with pytest.raises(ConfigError, match=r"^not given: --benchmark, --target-qps, --dataset\n"):

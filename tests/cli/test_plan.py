@@ -15,11 +15,13 @@ from rich.console import Console
 from dynamo_mlperf.cli.plan import command
 from dynamo_mlperf.cli.plan_picture import show_plan
 from dynamo_mlperf.cli.schema import command as schema_command
+from dynamo_mlperf.cli.submit import command as submit
 from dynamo_mlperf.errors import CapacityError, ConfigError, SetupError
+from dynamo_mlperf.topology.batch import batch_differences
 from dynamo_mlperf.topology.memory import memory_of
 from dynamo_mlperf.topology.picture import PlanFacts
 from dynamo_mlperf.topology.plan import make_plan, plan_as_json
-from dynamo_mlperf.topology.spec import load_topology
+from dynamo_mlperf.topology.spec import load_topology, parse_topology
 from tests.topology.test_topology_plan import check_plan
 
 PUBLISHED = ("q3vl-gb200x16-interactive-4p8d", "q3vl-gb200x16-interactive-5p6d")
@@ -208,6 +210,62 @@ def test_plan_refuses_what_run_would(here: Path, old: str, new: str, said: str) 
     assert result.stdout == ""
     done = run_program("run", "demo.yaml")
     assert (done.returncode, said in done.stderr, (here / "runs").exists()) == (2, True, False)
+
+
+def test_a_client_that_is_not_there_is_refused_though_the_data_set_is_not_there_either(here: Path) -> None:
+    """As `submit` does, which sees neither."""
+    shutil.rmtree(here / "assets")
+    assert plan("demo.yaml").exception is None
+    edit(here / "demo.yaml", "measure:\n", "measure:\n  client: endpoints\n")
+    said = "the site file names no environment that has it (endpoints_python)"
+    for refused in (plan("demo.yaml", "--json").exception, CliRunner().invoke(submit, ["demo.yaml"]).exception):
+        assert isinstance(refused, ConfigError), refused
+        assert said in refused.what
+    (here / "apart.yaml").write_text("endpoints_python: /not/seen/python\n")
+    warnings = json.loads(plan("demo.yaml", "--json", "--site", "./apart.yaml").stdout)["warnings"]
+    assert "not checked: endpoints_python: /not/seen/python is not seen from here; the job checks it" in warnings
+
+
+def test_lines_of_the_site_that_nobody_completed_are_told(here: Path) -> None:
+    (here / "mine.yaml").write_text("port_range: [20000, 32000]\n# partition: batch   # FILL IN: sinfo -s\n")
+    (warning,) = warnings_of("--site", "./mine.yaml")
+    assert warning.startswith(f"{here / 'mine.yaml'}: FILL IN still stands in line 2: ")
+
+
+@pytest.mark.parametrize(
+    ("given", "doubted"), [("500", True), ("80", True), ("150", False), ("173.2", False), ("192", False)]
+)
+def test_memory_that_is_not_that_of_the_gpu_is_told(here: Path, repository: Path, given: str, *, doubted: bool) -> None:
+    name = "q3vl-gb200x16-interactive-4p8d.yaml"
+    shutil.copy(repository / "topologies" / name, here)
+    edit(here / name, "gpu: gb200", f"gpu: gb200, gpu_memory_gib: {given}")
+    said = f"nodes.gpu_memory_gib: {given}, but gb200 has about 173.2 GiB: correct one of the two"
+    result = plan(name, "--json")
+    found = str(result.exception) if result.exception else " ".join(json.loads(result.stdout)["warnings"])
+    assert (said in found) == doubted
+    if given == "80":
+        assert "gb200 has 80.0 GiB (gpu_memory_gib), of which" in found
+
+
+def test_a_misspelt_flag_that_memory_hangs_on_is_named_first(here: Path, repository: Path) -> None:
+    name = "q3vl-gb200x16-interactive-4p8d.yaml"
+    path = Path(shutil.copy(repository / "topologies" / name, here))
+    path.write_text(path.read_text().replace("max-model-len:", "max-model-length:"))
+    (here / "away.yaml").write_text(f"local_path: {here / 'disk'}\nengine_python: /no/python\n")
+    refused = plan(name, "--site", "./away.yaml").exception
+    assert isinstance(refused, CapacityError)
+    assert "roles.decode: max-model-length is not max-model-len, and does not count; beside" in refused.what
+    assert refused.action.startswith("max-model-len instead of max-model-length under roles.decode.args, or roles.")
+
+
+def test_a_plan_that_cannot_load_is_refused_before_others_like_it_are_proposed(here: Path, repository: Path) -> None:
+    name = "q3vl-gb200x16-interactive-4p8d.yaml"
+    shutil.copy(repository / "topologies" / name, here)
+    edit(here / name, "    tensor_parallel: 2\n", "    tensor_parallel: 3\n")  # four of them leave no room for decode
+    refused = plan(name).exception
+    assert isinstance(refused, CapacityError)
+    assert refused.what.endswith("roles.prefill: tensor_parallel 3: 64 attention heads are not divisible by 3")
+    assert refused.action == "write tensor_parallel: 2 or 4"
 
 
 def test_a_data_set_that_is_too_small_hides_neither_the_picture_nor_the_batch_lines(here: Path) -> None:
@@ -509,3 +567,44 @@ def test_a_plan_loads_nothing_that_takes_long(here: Path, repository: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=here, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-2:] == ["0", "[]"], done.stderr
+
+
+def test_the_readme_shows_a_shipped_file(repository: Path) -> None:
+    """What is read first can be copied: the same deployment, with batch lines that agree with it."""
+    text = (repository / "README.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    shown = parse_topology(text, Path("readme.yaml"))
+    assert shown == load_topology(repository / "topologies" / f"{shown.name}.yaml")
+    assert batch_differences(text, shown, make_plan(shown)) == ()
+    assert len(memory_of(shown, repository)) == 2
+
+
+def test_memory_that_was_not_checked_is_told(repository: Path, here: Path) -> None:
+    name = "q3vl-gb200x16-interactive-4p8d.yaml"
+    shutil.copy(repository / "topologies" / name, here)
+
+    def told() -> list[str]:
+        return [note for note in json.loads(plan(name, "--json").stdout)["notes"] if note.startswith("GPU memory of ")]
+
+    assert told() == []
+    edit(here / name, "max-num-batched-tokens: 2048,", "max-num-batched-tokens: 2048, cpu-offload-gb: 10,")
+    (flags,) = told()
+    assert flags.startswith("GPU memory of decode workers is not checked: flags of theirs change")
+    edit(here / name, "  name: qwen3-vl-235b-a22b\n", "  name: mine\n")
+    (shape,) = told()
+    assert shape.startswith("GPU memory of prefill and decode workers is not checked: the shape of mine is not known")
+    edit(here / name, ", gpu: gb200", "")
+    (gpu,) = told()
+    assert gpu.endswith(": the file does not say what the GPUs are; write nodes: {gpu: NAME}, or gpu_memory_gib")
+    assert f"note: {gpu}\n" in plan(name).stdout
+
+
+def test_workers_that_would_refuse_images_are_told(here: Path) -> None:
+    assert [warning for warning in warnings_of() if "images" in warning] == []
+    edit(here / "demo.yaml", "      enable-multimodal: true\n", "")
+    (warning,) = [warning for warning in warnings_of() if "images" in warning]
+    assert warning.startswith("prefill and decode workers refuse requests with images; write args: {enable-multimodal")
+
+
+def test_the_router_is_told(repository: Path, here: Path) -> None:
+    assert json.loads(plan("demo.yaml", "--json").stdout)["router"] == "round-robin"
+    assert json.loads(plan(str(repository / "topologies" / f"{PUBLISHED[0]}.yaml"), "--json").stdout)["router"] == "kv"

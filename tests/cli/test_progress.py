@@ -99,6 +99,22 @@ def test_the_live_line_fits_the_terminal(clock: list[float], width: int) -> None
     assert live[-1].rstrip().endswith("…")
 
 
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_line_that_stays_breaks_between_words_on_a_terminal(clock: list[float], width: int) -> None:
+    out = StringIO()
+    progress = TerminalProgress(Console(file=out, width=width, force_terminal=True, color_system=None))
+    progress.phase("search")
+    clock[0] += 3
+    progress.note(f"probe 1: {LONG}")
+    progress.close()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    lines = [line for line in re.split(r"[\r\n]+", text) if "decode-" in line]
+    assert len(lines) > 1
+    assert all(len(line.rstrip()) <= width - 1 for line in lines)
+    assert all(line.startswith("    ") for line in lines[1:])
+    assert set(re.findall(r"decode-\d+", " ".join(lines))) == {f"decode-{number}" for number in range(24)}
+
+
 def test_the_load_clients_line_has_no_clock_of_its_own() -> None:
     seen = {"t_s": 12.0, "completed": 18, "expected_queries": 64, "in_flight": 5}
     assert progress_line(seen) == "18 of 64 queries, 5 in flight"

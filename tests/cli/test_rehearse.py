@@ -110,6 +110,7 @@ def test_a_rehearsal_is_shown_written_and_drawn_as_rehearsed(small: Path, tmp_pa
     )
     assert "rehearsed (simulated engines)" in done.stdout
     assert "rehearsed queries/s" in done.stdout
+    assert "\nnote: router: round-robin\n" in done.stdout, "the file names none"
     prediction = read_prediction(out)
     assert json.loads(out.read_text())["class"] == "rehearsal"
     assert prediction.granted_gpus == 4

@@ -38,6 +38,14 @@ def test_a_report_that_could_be_made_ends_with_0_whatever_the_verdict(runs: Path
     assert (runs / "20261129-1" / "report.html").read_text().rstrip().endswith("</html>")
 
 
+def test_a_damaged_verdict_heads_the_report(runs: Path) -> None:
+    paths = build_run(runs / "r", queries=800)
+    paths.verdict.write_text(paths.verdict.read_text()[:200])
+    result = report("r")
+    assert result.stdout.startswith("DAMAGED")
+    assert 'class="state-damaged"' in paths.report.read_text()
+
+
 def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
     build_run(tmp_path / "elsewhere", queries=800)
     assert report(str(tmp_path / "elsewhere")).exit_code == 0

@@ -104,9 +104,11 @@ def test_what_is_still_to_be_filled_in_is_told(here: Path, more: tuple[str, ...]
     path = here / f"{LARGE}.yaml"
     path.write_text(path.read_text().replace("target_qps: 40", "target_qps: 40  # FILL IN a rate"))
     line = next(n for n, text in enumerate(path.read_text().split("\n"), 1) if "FILL IN" in text)
-    result = submit(path.name, "--site", "laptop", *more)
+    (here / "mine.yaml").write_text("# partition: gpu   # FILL IN: sinfo -s\n{}\n")
+    result = submit(path.name, "--site", "./mine.yaml", *more)
     assert result.exception is None, result.exception
     assert f"warning: FILL IN still stands in line {line}: complete what is meant" in result.stderr
+    assert f"warning: {here / 'mine.yaml'}: FILL IN still stands in line 1: " in result.stderr
 
 
 @pytest.mark.parametrize("manifest", ["", "kind: [\n"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dynamo_mlperf.job import health
 from dynamo_mlperf.job.health import _starts, check_machine
 from dynamo_mlperf.process.machine import read_machine
 from tests.fakes.slurm_programs import FakeSlurm
@@ -28,6 +29,17 @@ def test_slurm_is_there_when_it_answers(
     for engine in ("frontend", "vLLM worker"):
         assert findings[engine].found == "not checked: inside the container image"
         assert not any((findings[engine].needed, findings[engine].checked, findings[engine].good))
+
+
+@pytest.mark.parametrize(("compiled", "found"), [(object(), "compiled"), (None, "in Python")])
+def test_whether_the_client_is_compiled_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: object, found: str
+) -> None:
+    monkeypatch.setattr(health, "COMPILED", compiled)
+    (line,) = (one for one in check_machine(read_machine(tmp_path), None) if one.name == "client loop")
+    assert (line.good, line.needed) == (compiled is not None, False)
+    assert line.found.startswith(found)
+    assert "C compiler" in line.action
 
 
 def test_each_engine_is_named_before_it_is_tried_and_when_it_has_answered(tmp_path: Path) -> None:

@@ -57,6 +57,20 @@ def test_a_rate_too_low_for_the_jobs_time_is_told_with_both_figures(repository: 
     assert _told(repository, tmp_path, low, ("--time=04:00:00 ", "")) is None
 
 
+def test_the_start_needs_time_too_but_none_where_engines_are_simulated(repository: Path, tmp_path: Path) -> None:
+    said = _told(repository, tmp_path, options=("--time=00:24:59",)) or ""
+    start = (
+        ", and the start before it up to 15 min 00 s (timeouts.ready_s), but --time=00:24:59 (the command line) ends"
+    )
+    assert start in said, said
+    assert _told(repository, tmp_path, options=("--time=00:25:00",)) is None
+    quick = ("\nmeasure:", "\ntimeouts: {ready_s: 60}\nmeasure:")
+    assert _told(repository, tmp_path, quick, options=("--time=00:24:59",)) is None
+    simulated = ("engine: vllm", "engine: mocker")
+    flags = [("max-num-batched-tokens: 17920, ", ""), ("max-num-batched-tokens: 2048, ", "")]
+    assert _told(repository, tmp_path, simulated, *flags, options=("--time=00:10:00",)) is None
+
+
 def test_a_search_needs_time_for_one_test_at_least(repository: Path, tmp_path: Path) -> None:
     searched = ("  target_qps: 40\n", "")
     block = ("\nmeasure:", "\nsearch: {}\nmeasure:")

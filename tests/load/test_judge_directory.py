@@ -363,6 +363,8 @@ def test_what_holds_no_measurement_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no directory"):
         judge_directory(tmp_path / "none")
     (tmp_path / DETAIL).write_text("")
+    with pytest.raises(ConfigError, match=f"{DETAIL} is a file\n  Try: name the directory that holds it: {tmp_path}$"):
+        judge_directory(tmp_path / DETAIL)
     with pytest.raises(MeasureError, match="did not start"):
         judge_directory(tmp_path)
 

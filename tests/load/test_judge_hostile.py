@@ -260,7 +260,10 @@ def _other_sample(root: Path) -> None:
 
 
 INVALID: dict[str, tuple[Callable[[Path], object], str]] = {
-    "evidence lost": (lambda root: (root / "evidence.json").unlink(), "proof of disaggregation"),
+    "evidence lost": (
+        lambda root: (root / "evidence.json").unlink(),
+        "proof of disaggregation: wanted engine counters, got no evidence.json. copy the whole run directory",
+    ),
     "evidence of another kind": (
         lambda root: _edit(root / "evidence.json", lambda it: it["transfer"].update(disaggregated=False, proof="none")),
         "proof of disaggregation",

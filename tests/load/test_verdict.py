@@ -304,7 +304,11 @@ SPOILED: list[tuple[str, Callable[[Run], object], str]] = [
     ("lost queries", lambda run: run.rows.pop(), "queries that LoadGen issued: wanted 80, got 79 in queries.csv"),
     ("client count", lambda run: run.client.update(requests=81), "got 80 in queries.csv, 81 in client.json"),
     ("equal issue", lambda run: run.change(5, sample=6), "equal issue: wanted 16 samples, equally often"),
-    ("sample outside", lambda run: run.change(5, sample=16), "equal issue"),
+    (
+        "sample outside",
+        lambda run: run.change(5, sample=16),
+        "equal issue: wanted 16 samples, equally often, got sample 16, where the last is 15. copy the directory again",
+    ),
     (
         "failure",
         lambda run: run.change(5, error="HTTP 500: boom", output_tokens=0),

@@ -57,6 +57,17 @@ def test_what_did_not_measure_has_no_figure_even_where_the_files_hold_some(tmp_p
     assert figures.latencies == ()
 
 
+@pytest.mark.parametrize("text", ['{"verdict": "VAL', "{}", "[]"])
+def test_a_verdict_that_cannot_be_read_is_not_one_that_is_yet_to_come(tmp_path: Path, text: str) -> None:
+    paths = build_run(tmp_path / "run", queries=800)
+    paths.verdict.write_text(text)
+    damaged = figures_of(paths.root)
+    assert (damaged.state, damaged.measured) == ("DAMAGED", False)
+    assert damaged.meaning.endswith("copy the run directory again.")
+    paths.verdict.unlink()
+    assert figures_of(paths.root).state == "NO VERDICT"
+
+
 def test_too_few_queries_are_said_to_be_too_few(tmp_path: Path) -> None:
     constraint = {
         "plain": 900.0, "at_percentile": 900.0, "early_stopping": None, "limit": 1500.0, "percentile": 0.99,

@@ -317,11 +317,22 @@ def test_nested_values_are_flattened() -> None:
         ("e", "1, x"),
         ("f", "yes"),
         ("g", "none"),
-        ("h.x.name", "x"),
         ("h.x.v", "1"),
         ("h.1.v", "2"),
         ("i", "17 entries"),
     ]
+
+
+def test_the_clients_table_has_no_row_for_programs(tmp_path: Path) -> None:
+    paths = build_run(tmp_path / "run", queries=800)
+    process = {"name": "http-0", "role": "http", "cpu_s": 1.5, "rested": 7}
+    written = json.loads((paths.load / "client.json").read_text())
+    write_json(paths.load / "client.json", {**written, "processes": [process], "first_issue_t": 1796097602.745})
+    table = write_report(paths.root).read_text().partition('id="client"')[2].partition("</section>")[0]
+    words = re.sub(r"<[^>]*>|\s+", " ", table)
+    assert "http-0 CPU, s" in words
+    assert "http-0 times that connections were left to rest" in words
+    assert not [raw for raw in ("first issue t", "name", "role", "1,796,097,602") if raw in words]
 
 
 def test_only_what_all_processes_share_is_common() -> None:

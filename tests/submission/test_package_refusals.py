@@ -12,6 +12,7 @@ import pytest
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.load.settings import LoadSettings
+from dynamo_mlperf.submission.description import description_findings
 from dynamo_mlperf.submission.finding import RefusedError
 from dynamo_mlperf.submission.package import PackageRequest, package
 from tests.submission.conftest import request_of
@@ -395,6 +396,32 @@ def test_the_image_benchmark_interactive_wants_endpoints(tmp_path: Path) -> None
     other = make_run(tmp_path / "loadgen-run", scenario="Interactive", benchmark=name, mean_tokens=43)
     with pytest.raises(RefusedError, match="a run of endpoints, got a run of LoadGen"):
         package(PackageRequest((runs[0], other), tmp_path / "system.yaml", "ACME", tmp_path / "tree2"))
+
+
+def test_what_the_next_run_needs_is_told_with_the_first_refusal(tmp_path: Path) -> None:
+    """A reduced run of LoadGen that failed, and a description with a fault in it."""
+    name = "qwen3-vl-235b-a22b"
+    run = make_run(tmp_path / "run", scenario="Interactive", benchmark=name, mean_tokens=43)
+    replace_in(run / "topology.yaml", "measure:", "reduced: {samples: 64}\nmeasure:")
+    _failed(run)
+    request = PackageRequest((run,), description(tmp_path, colling="air"), "ACME", tmp_path / "tree")
+    with pytest.raises(RefusedError) as caught:
+        package(request)
+    text = str(caught.value)
+    assert "wanted a measurement, got the run FAILED: decode-0 died. read its log" in text
+    assert "wanted a run of endpoints, got a run of LoadGen. measure it with `client: endpoints`" in text
+    assert "take the reduced: block out" in text
+    assert "run Offline too" in text
+    assert "system.colling: no such key; did you mean cooling?" in text
+
+
+def test_what_a_description_still_leaves_open_is_no_fault(repository: Path, tmp_path: Path) -> None:
+    shipped = repository / "slurm" / "systems" / "example.yaml"
+    assert description_findings(shipped) == []
+    (missing,) = description_findings(tmp_path / "none.yaml")
+    assert "none.yaml" in missing.got
+    (wrong,) = description_findings(description(tmp_path, system_name="FILL-IN", colling="air"))
+    assert "did you mean cooling" in wrong.got
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ def test_a_file_is_read_past_its_shebang_and_batch_lines(tmp_path: Path) -> None
         ("{path: /weights}", "[w]", "topology.yaml:6: model.weights: wanted keys and values, got ['w']"),
         ("scenario: Interactive", "scenario: interactive", "topology.yaml:13: measure.scenario: no scenario 'interactive'; there are Offline, Server, Interactive; write scenario: Interactive"),
         ("target_qps: 40", "target_qps: 40, client: endpoints, user_conf: a.conf", "topology.yaml:13: measure: user_conf is LoadGen's, and client is endpoints; take one of them out"),
+        ("head: first", "search: {min: 5}", "topology.yaml:8: search.min: not a key of this block; did you mean low?"),
+        ("head: first", "search: {max: 5}", "topology.yaml:8: search.max: not a key of this block; did you mean high?"),
         ("head: first", "search: {low: 5, high: 4}", "topology.yaml:8: search: low 5 is not below high 4"),
         ("head: first", "search: {low: 5, start: 4}", "topology.yaml:8: search: start 4 is outside low and high"),
         ("head: first", "search: {tolerance: 0}", "topology.yaml:8: search.tolerance: wanted at least 0.001, got 0"),
@@ -288,8 +290,12 @@ def test_a_file_that_is_not_there_is_guessed_and_an_empty_one_begun(tmp_path: Pa
     for name, meant in guesses.items():
         with pytest.raises(ConfigError) as refusal:
             load_topology(tmp_path / name)
-        wanted = f"did you mean {tmp_path / meant}?" if meant else "name a file that exists and can be read"
+        there = f"name a file that this user can read; in {tmp_path} there are demo-sweep.yaml, demo.yaml"
+        wanted = f"did you mean {tmp_path / meant}?" if meant else there
         assert refusal.value.action == wanted, name
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"No such file.*\n.*there is no \.yaml file at all"):
+        load_topology(tmp_path / "empty" / "demo.yaml")
     with pytest.raises(ConfigError, match="Not a directory") as refusal:
         load_topology(tmp_path / "demo.yaml" / "demo")
     (tmp_path / "demo.yaml").write_text("")
