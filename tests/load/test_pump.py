@@ -407,7 +407,7 @@ def test_what_there_is_no_memory_for_is_not_watched() -> None:
         [sys.executable, "-c", _WITHOUT_MEMORY], capture_output=True, text=True, timeout=60, check=False
     )
     if done.returncode == 3:
-        pytest.skip("the hard limit of open files is below 20,000, and only root can raise it")
+        pytest.skip("the hard limit of open files is below 20,000, and cannot be raised here")
     assert (done.returncode, done.stdout) == (0, "[] 0\n"), done.stderr
 
 
