@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.load.pump import Watched
 
-REST_MS = 2
+REST_MS = 4
 """Longest rest of what came in: in the mean an end is seen late by half of it."""
 
 _DENSE_PER_S, _THIN_PER_S = 2000, 1000
