@@ -108,8 +108,9 @@ def command(
     With FILE the topology is served on this machine, as `run FILE` does, and searched with real runs; its `search:`
     block holds the same options, and `sbatch FILE` or `submit FILE` searches in a Slurm job. With --probe-command any
     program is the probe. The answer is chosen to pass again with probability 0.9 and is confirmed by a full-length
-    VALID run, which is the result; no further full run is spent on what a few tolerances more would gain. Exit code 5
-    when there is none, with the reason; 4 when a probe does not measure.
+    VALID run, which is the result; no further full run is spent on what a few tolerances more would gain, and the
+    answer says by how much the highest rate may be above it. Exit code 5 when there is none, with the reason; 4 when a
+    probe does not measure.
     """
     from dynamo_mlperf.errors import ConfigError
 

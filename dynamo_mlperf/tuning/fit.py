@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 EVEN_ODDS_RISK = 0.08
 """Probability, at most, with which the rate to confirm may be one that a repeat fails with more than even odds."""
+_CLAIMED = 0.9
+"""Probability with which an answer says how far above it the highest rate may be."""
 _FADE_SHARE, _MARGIN = 0.7, 1.0
 _MOST_FADE, _FADE_BY_CHANCE = 0.04, 2.2
 _EXPLORE = 0.43
@@ -146,6 +148,15 @@ class Fit:
     def pass_probability(self, rate: float) -> float:
         """Probability that a full run at this rate passes every constraint."""
         return min(posterior.pass_probability(rate, self._weights[name]) for name, posterior in self.posteriors.items())
+
+    def room_above(self, rate: float) -> float:
+        """How far above a rate, as a share of it, the highest one that passes may be, with probability 0.9."""
+        wanted = self.settings.pass_probability
+        tops = (
+            quantile(posterior.pass_rates(wanted, self._weights[name]), self._weights[name], _CLAIMED)
+            for name, posterior in self.posteriors.items()
+        )
+        return max(math.exp(min(tops)) / rate - 1.0, 0.0)
 
     def holds_probability(self, rate: float) -> float:
         """Probability that a repeat at this rate passes with even odds or better."""

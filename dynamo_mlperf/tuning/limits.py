@@ -168,12 +168,12 @@ def _best(history: History, certified: list[int], fit: Fit, outlook: Outlook, bi
     """The best certified rate, named as not located."""
     index = max(certified, key=lambda each: history[each].rate)
     rate = history[index].rate
-    chance = fit.pass_probability(rate)
+    chance, within = fit.pass_probability(rate), fit.room_above(rate)
     reason = (
         f"the time budget ended first: {rate:.5g} QPS is the best rate certified so far, by a full-length VALID run; "
-        f"estimated limit {outlook.rate:.4g} QPS by {binding}"
+        f"estimated limit {outlook.rate:.4g} QPS by {binding}; up to {100 * within:.1f} % more may hold"
     )
-    return Answer(rate, index, located=False, binding=binding, pass_probability=chance, reason=reason)
+    return Answer(rate, index, located=False, binding=binding, pass_probability=chance, reason=reason, within=within)
 
 
 def _bad(record: ProbeRecord, settings: SearchSettings) -> bool:

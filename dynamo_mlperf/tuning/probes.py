@@ -301,6 +301,8 @@ class Answer:
         binding: The constraint that limits the rate; None where the upper end of the range passes.
         pass_probability: Fitted probability that a repeat passes.
         reason: Why this is the answer.
+        within: No rate more than this share above it passes as it does, with probability 0.9 by the fit; None where
+            nothing above it is of use.
     """
 
     rate: float
@@ -309,6 +311,7 @@ class Answer:
     binding: str | None
     pass_probability: float
     reason: str
+    within: float | None = None
 
 
 NoAnswerKind = Literal["impossible", "too few queries", "budget", "invalid", "no agreement"]

@@ -217,12 +217,16 @@ def _answer(history: History, index: int, fit: Fit, outlook: Outlook, binding: s
     above = "the upper end of the range" if top else f"estimated limit {outlook.rate:.4g} QPS by {binding}"
     failed = min((each for each in _failed(history, fit.settings) if each > rate), default=None)
     seen = f"{failed:.5g} QPS was seen to fail" if failed else "no higher rate was seen to fail"
-    reason = f"full-length VALID run at {rate:.5g} QPS; {above}; {seen}; a repeat passes with probability {chance:.2f}"
+    within = None if top else min(fit.room_above(rate), (failed or math.inf) / rate - 1.0)
+    room = "" if within is None else f"none more than {100 * within:.1f} % higher holds, with probability 0.9; "
+    reason = f"full-length VALID run at {rate:.5g} QPS; {above}; {seen}; {room}"
+    reason += f"a repeat passes with probability {chance:.2f}"
     lucky = max((each.rate for each in history if each.final and each.final.valid), default=rate)
     if lucky > rate:
         reason += f" (at {lucky:.5g} QPS, VALID once, with {fit.pass_probability(lucky):.2f})"
     free = top and outlook.rate > rate
-    return Answer(rate, index, located=True, binding=None if free else binding, pass_probability=chance, reason=reason)
+    binds = None if free else binding
+    return Answer(rate, index, located=True, binding=binds, pass_probability=chance, reason=reason, within=within)
 
 
 def _repeat(history: History, settings: SearchSettings) -> Probe | None:

@@ -37,6 +37,10 @@ SETS: dict[str, tuple[tuple[System, ...], tuple[System, ...]]] = {
 }
 
 
+_NINE_IN_TEN = 1.2816
+"""Standard deviations below which nine tenths of a normal distribution lie."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One search beside one bisection, from the same range.
@@ -49,6 +53,7 @@ class Row:
         to_even: Answer over the rate that passes with even odds.
         plain_to_even: The same of plain bisection.
         probes: Number of probes.
+        within: How far above the answer it says that the true rate may be, as a share; None where it says nothing.
     """
 
     name: str
@@ -58,6 +63,7 @@ class Row:
     to_even: float | None
     plain_to_even: float | None
     probes: int
+    within: float | None
 
 
 def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
@@ -65,6 +71,11 @@ def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
     share, spread = count / total, z * z / total
     centre, half = share + spread / 2, z * math.sqrt(share * (1 - share) / total + spread / (4 * total))
     return (centre - half) / (1 + spread), (centre + half) / (1 + spread)
+
+
+def run_scatter(truth: Truth) -> float:
+    """Standard deviation, in log rate, of what one full run at the edge tells of it: passing fades out over as much."""
+    return math.log(truth.rate_50 / truth.rate_90) / _NINE_IN_TEN
 
 
 def search_range(system: System, truth: Truth, seed: int) -> tuple[float, float]:
@@ -91,6 +102,7 @@ def compare(job: tuple[System, Truth, int, float]) -> Row:
         rate / truth.rate_50 if rate else None,
         plain / truth.rate_50 if plain else None,
         len(found.history),
+        found.step.within if isinstance(found.step, Answer) else None,
     )
 
 
@@ -99,6 +111,7 @@ def table(rows: list[Row]) -> dict[str, object]:
     relative = sorted(row.cost / row.plain_cost for row in rows)
     to_even = [row.to_even for row in rows if row.to_even is not None]
     plain = [row.plain_to_even for row in rows if row.plain_to_even is not None]
+    claims = [(row.within, 1.0 / row.to_true - 1.0) for row in rows if row.within is not None and row.to_true]
     bad, plain_bad = sum(each > 1.0 for each in to_even), sum(each > 1.0 for each in plain)
     return {
         "searches": len(rows),
@@ -113,6 +126,8 @@ def table(rows: list[Row]) -> dict[str, object]:
         "plain_bad_share": plain_bad / len(plain),
         "answer_to_true_median": statistics.median(row.to_true for row in rows if row.to_true is not None),
         "answer_to_even_median": statistics.median(to_even),
+        "within_median": statistics.median(within for within, _ in claims),
+        "within_kept": sum(true <= within for within, true in claims) / len(claims),
         "probes_median": statistics.median(row.probes for row in rows),
     }
 
@@ -146,7 +161,8 @@ def main() -> None:
                 rows.append(row)
                 if options.details:
                     print(json.dumps(vars(row)), flush=True)
-            print(json.dumps({"set": label, **table(rows)}), flush=True)
+            scatter = statistics.median(run_scatter(Truth(*known[system.name])) for system in systems)
+            print(json.dumps({"set": label, "run_scatter_median": scatter, **table(rows)}), flush=True)
             for system in without:
                 found = search(system, settings_of(system), 1)
                 print(json.dumps({"set": label, "system": system.name, "end": getattr(found.step, "kind", "answer"), "cost_full_runs": found.cost_s / FULL_S}), flush=True)  # fmt: skip
