@@ -2,6 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+MAKEFILE := $(firstword $(MAKEFILE_LIST))
 TOPOLOGY ?= topologies/demo.yaml
 # Capabilities whose absence fails the tests instead of skipping them, e.g. REQUIRE="loadgen dynamo vllm slurm"
 REQUIRE ?=
@@ -28,7 +29,18 @@ help:
 
 setup: $(VENV)/.installed
 
+# One at a time in a checkout: two pips in one environment break it. The one that waited looks again what is left to do.
+define LOCKED
+if command -v flock >/dev/null; then \
+	flock --nonblock --conflict-exit-code 75 $(MAKEFILE) $(1); code=$$?; \
+	if [ $$code != 75 ]; then exit $$code; fi; \
+	echo "Another make sets up .venv here; waiting until it has ended ..." >&2; \
+	exec flock $(MAKEFILE) $(1); \
+else exec $(1); fi
+endef
+
 $(VENV)/.installed: requirements.lock pyproject.toml hatch_build.py dynamo_mlperf/load/_pump.c
+ifdef HAS_LOCK
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on PATH. Install Python 3.11 with venv (Debian 12: apt-get install python3 python3-venv), or name it: make PYTHON=/path/to/python3.11" >&2; exit 3; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "$(PYTHON) is $$($(PYTHON) -V), but the pinned engine builds are for Python 3.11. Name one: make PYTHON=/path/to/python3.11" >&2; exit 3; }
 	@echo "Setting up .venv (about 4 GB; a minute or two with warm package caches) ..."
@@ -36,6 +48,9 @@ $(VENV)/.installed: requirements.lock pyproject.toml hatch_build.py dynamo_mlper
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock || { echo "pip could not install requirements.lock. If it named torch: torch==2.13.0+cpu is PyTorch's CPU build, which the default package index does not carry; point your pip at an index or folder that has it (pip config set global.extra-index-url URL, or PIP_FIND_LINKS=DIR) and run make setup again." >&2; exit 3; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
+else
+	@$(call LOCKED,$(MAKE) --silent HAS_LOCK=1 $@)
+endif
 
 assets: setup
 	@$(BIN)/dynamo-mlperf init --assets assets

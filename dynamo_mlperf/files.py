@@ -6,9 +6,11 @@ flushed to disk, then renamed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +83,7 @@ def write_atomic(path: Path, data: str | bytes, *, durable: bool = True) -> None
         durable: Wait until the disk has it; False for what is written anew every second.
 
     Raises:
-        OSError: The disk is full or the place cannot be written; `path` is then as it was.
+        OSError: The disk is full or the place cannot be written; it names `path`, which is then as it was.
     """
     raw = data.encode() if isinstance(data, str) else data
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -92,9 +94,13 @@ def write_atomic(path: Path, data: str | bytes, *, durable: bool = True) -> None
             if durable:
                 os.fsync(out.fileno())
         beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    except BaseException as problem:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        if not isinstance(problem, OSError):
+            raise
+        # A full disk names no file, and nobody knows the one beside.
+        raise OSError(problem.errno, problem.strerror, str(path)) from problem
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:  # noqa: ANN401 - anything that JSON can carry
@@ -133,6 +139,11 @@ def digest_file(path: Path) -> str:
         while block := source.read(_BLOCK_BYTES):
             hasher.update(block)
     return hasher.hexdigest()
+
+
+def shell_word(path: Path | str) -> str:
+    """A path as it stands in a command for people to copy: quoted where a shell needs it, and never an option."""
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 def fsync_directory(path: Path) -> None:

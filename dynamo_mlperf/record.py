@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from dynamo_mlperf.errors import ConfigError, ExitCode, Stopped
 from dynamo_mlperf.files import RunPaths, append_json_line, read_bounded, read_json_lines, write_json
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 VerdictName = Literal["VALID", "INVALID", "FAILED"]
 ResultClass = Literal["official", "reduced", "rehearsal"]
+TransferProof = Literal["kv-counters", "routing only", "none"]
+FULL_RULES = "held to the benchmark's full rules, as a submission must be"
+"""What the class `official` means, for people; no promise that the result can be submitted."""
 EXIT_CODES = {"VALID": ExitCode.DONE, "INVALID": ExitCode.INVALID, "FAILED": ExitCode.FAILED}
 """What a program ends with, by the verdict of what it ran."""
 
@@ -29,6 +32,9 @@ PHASES = ("check", "stage", "start", "ready", "canary", "warmup", "measure", "ju
 
 HELD_NOTE = "engines held by run"
 """How the note begins of a verdict whose engines another run had started, and held."""
+
+_MOST_COUNT = 2**63
+"""No engine counts further."""
 
 SIDE_PHASES = ("accuracy", "compliance")
 """Between judge and stop, in a job that was asked for those tests."""
@@ -92,7 +98,7 @@ class TransferEvidence:
     """
 
     disaggregated: bool
-    proof: Literal["kv-counters", "routing only", "none"]
+    proof: TransferProof
     requests: int = 0
     prefill_requests: int = 0
     remote_prefills: int = 0
@@ -194,12 +200,30 @@ def failed_verdict(
     return Verdict("FAILED", *measured, str(directory), reasons=(reason,), target_qps=target_qps, model=model)
 
 
+def transfer_from_json(value: Mapping[str, Any]) -> TransferEvidence:
+    """The evidence of KV transfer as a run recorded it.
+
+    Raises:
+        TypeError: It is none of ours.
+        ValueError: A count is no number, or the proof is of no known kind.
+    """
+    found = TransferEvidence(**value)
+    if type(found.disaggregated) is not bool or found.proof not in get_args(TransferProof):
+        raise ValueError(f"no proof of KV transfer: {found.disaggregated!r:.40}, {found.proof!r:.40}")
+    counts = {name: count for name, count in asdict(found).items() if name not in ("disaggregated", "proof")}
+    for name, count in counts.items():
+        if type(count) not in {int, float} or not abs(count) < _MOST_COUNT:
+            raise ValueError(f"{name} of KV transfer: wanted a number, got {count!r:.40}")
+    return found
+
+
 def verdict_from_json(value: Mapping[str, Any]) -> Verdict:
     """The inverse of `Verdict.as_json`.
 
     Raises:
         KeyError: It is no verdict of ours.
         TypeError: The same.
+        ValueError: The same.
     """
     kept = {"verdict", "benchmark", "scenario", "run_dir", "target_qps", "completed_qps", "tokens_per_second"}
     kept |= {"requests", "failed_requests", "duration_s", "client", "tests"}
@@ -210,7 +234,7 @@ def verdict_from_json(value: Mapping[str, Any]) -> Verdict:
         reasons=tuple(Reason(*(one[name] for name in of_reason)) for one in value["reasons"]),
         notes=tuple(value["notes"]),
         latency_p99_ms={name: ConstraintLatency(**one) for name, one in value["latency_p99_ms"].items()},
-        transfer=TransferEvidence(**moved) if moved else None,
+        transfer=transfer_from_json(moved) if moved else None,
         model=value["model"] or "",
     )
 

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dynamo_mlperf.files import digest_file, read_json_lines, write_atomic, write_json
+import pytest
+
+from dynamo_mlperf.files import digest_file, read_json_lines, shell_word, write_atomic, write_json
 
 LIMIT_BYTES = 4096
 
@@ -38,9 +40,18 @@ def test_a_reader_sees_the_old_file_or_the_new_one(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     write_atomic(tmp_path / "x", "old")
     done = with_small_files(f"write_atomic(Path('x'), 'x' * {LIMIT_BYTES + 1})", tmp_path)
-    assert done.stderr.splitlines()[-1].endswith(os.strerror(errno.EFBIG))
+    assert done.stderr.splitlines()[-1].endswith(f"{os.strerror(errno.EFBIG)}: 'x'")
     assert (tmp_path / "x").read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """A full disk names no file by itself, and nobody knows the one beside."""
+    script = f"try:\n    write_atomic(Path('x'), 'x' * {LIMIT_BYTES + 1})\nexcept OSError as problem:\n    print(problem.filename)"
+    assert with_small_files(script, tmp_path).stdout == "x\n"
+    with pytest.raises(FileNotFoundError) as caught:
+        write_atomic(tmp_path / "nowhere" / "x", "")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "x")
 
 
 def test_a_line_that_does_not_fit_leaves_no_half(tmp_path: Path) -> None:
@@ -66,3 +77,16 @@ def test_the_digest_is_blake3(tmp_path: Path) -> None:
     path.write_bytes(b"")
     # Source: the BLAKE3 specification's test vector for no input.
     assert digest_file(path) == "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "-x", "it's $HOME", "new\nline", "*"])
+def test_a_path_is_one_word_of_a_command_and_no_option(name: str) -> None:
+    done = subprocess.run(
+        f'for word in {shell_word(name)}; do printf %s "$word"; done',
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(done.stdout) == Path(name)
+    assert not done.stdout.startswith("-")

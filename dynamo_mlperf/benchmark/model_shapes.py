@@ -17,6 +17,18 @@ PRECISION_BYTES: Mapping[str, float] = MappingProxyType({"bf16": 2.0, "fp8": 1.0
 """Bytes per weight, scales included: NVFP4 has one byte of scale per 16 weights, MXFP4 (OCP MX) one per 32."""
 _EXPERTS_ONLY = ("mxfp4",)
 """Precisions that models keep to their experts; the others take in attention and dense layers as well."""
+_MOST = 10**9
+_SIZES = frozenset(
+    {
+        *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size"),
+        *("intermediate_size", "moe_intermediate_size", "first_k_dense_replace", "max_position_embeddings"),
+        *("num_local_experts", "num_experts", "n_routed_experts", "n_shared_experts", "sliding_window"),
+        *("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
+        *("depth", "out_hidden_size", "spatial_merge_size", "patch_size", "temporal_patch_size", "in_channels"),
+        "num_position_embeddings",
+    }
+)
+"""Keys of a `config.json` whose values are whole numbers below `_MOST`, where they are there."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +94,24 @@ class ModelShape:
 def shape_of(config: Mapping[str, Any]) -> ModelShape | None:
     """The shape that a `config.json` describes; None where it does not say enough, or in a way not known here."""
     try:
-        return _shape(config)
-    except (KeyError, TypeError, ZeroDivisionError):
+        _refuse_odd_sizes(config)
+        found = _shape(config)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         return None
+    parts = (found.attention, found.dense, found.experts, found.rest)
+    return found if min(found.layers, found.heads, found.head_dim) > 0 and min(parts) >= 0 else None
+
+
+def _refuse_odd_sizes(config: Mapping[str, Any]) -> None:
+    """A text times a number is a text, and a number without bound no size: a file may be anybody's.
+
+    Raises:
+        ValueError: A size is none.
+    """
+    for part in (config, config.get("text_config") or {}, config.get("vision_config") or {}):
+        for name, value in part.items():
+            if name in _SIZES and value is not None and not (type(value) is int and 0 <= value < _MOST):
+                raise ValueError(f"{name} is {value!r:.40}")
 
 
 def _shape(config: Mapping[str, Any]) -> ModelShape:

@@ -53,6 +53,16 @@ VERBS = {
 
 _SHOWN = 120
 """Characters of a path that is too long."""
+_DENIED = (ExitCode.USAGE, "another path, or chmod and chown it so that this user may use it")
+_NO_ROOM = (ExitCode.SETUP, "make room there, or name another place")
+_BAD_DISK = (ExitCode.SETUP, "another place; ask who looks after that file system")
+_OF_THE_PLACE = {
+    **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP), (ExitCode.USAGE, "another path")),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), _DENIED),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), _NO_ROOM),
+    **dict.fromkeys((errno.EROFS, errno.EIO, errno.ESTALE), _BAD_DISK),
+}
+"""Exit code and remedy of what is wrong with a place, whatever a verb does there: it is no bug of ours."""
 
 
 class _Verbs(click.Group):
@@ -118,15 +128,16 @@ def main(arguments: list[str] | None = None) -> None:
         quiet_stdout()
         sys.exit(ExitCode.DONE)
     except OSError as problem:
-        if problem.errno in (errno.ENAMETOOLONG, errno.ELOOP):
-            what = redacted_sentence(f"{problem.strerror}: {str(problem.filename)[:_SHOWN]}")
-            click.echo(f"error: {what}\n  Try: another path", err=True)
-            _end(as_json, ExitCode.USAGE, what, "another path")
-        if problem.errno != errno.ENOSPC or problem.filename is not None:
+        if problem.errno == errno.ENOSPC and problem.filename is None:
+            quiet_stdout()
+            click.echo("error: the answer could not be written: no space left where stdout goes", err=True)
+            sys.exit(ExitCode.SETUP)
+        if problem.filename is None or problem.errno not in _OF_THE_PLACE:
             raise
-        quiet_stdout()
-        click.echo("error: the answer could not be written: no space left where stdout goes", err=True)
-        sys.exit(ExitCode.SETUP)
+        code, action = _OF_THE_PLACE[problem.errno]
+        what = redacted_sentence(f"{problem.strerror}: {str(problem.filename)[:_SHOWN]}")
+        click.echo(f"error: {what}\n  Try: {action}", err=True)
+        _end(as_json, code, what, action)
     sys.exit(code if isinstance(code, int) else ExitCode.DONE)
 
 

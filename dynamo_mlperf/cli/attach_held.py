@@ -16,6 +16,7 @@ from dynamo_mlperf.files import RunPaths
 from dynamo_mlperf.job.context import class_of, local_run_id, new_nonce
 from dynamo_mlperf.job.ending import unusable
 from dynamo_mlperf.job.held import HeldRequest, called, post
+from dynamo_mlperf.process.machine import controller_of
 from dynamo_mlperf.process.signals import StopFlag, stopped_by
 from dynamo_mlperf.record import (
     EventLog,
@@ -124,7 +125,7 @@ def run_on_held(holder: Run, call: Call) -> int:
     waiting = _Waiting(holder, post(holder.root, request, file), stop)
     said = waiting.until_answered()
     if said is None:
-        return int(_gone(waiting.name, topology, place, as_json=call.as_json))
+        return int(_gone(holder.root, topology, place, as_json=call.as_json))
     if (refusal := said.refusal()) is not None:
         raise refusal
     verdict = _verdict_in(place) if began(place) else None
@@ -157,6 +158,7 @@ class _Waiting:
         self._progress = TerminalProgress()
         self._seen = 0
         self._stopping = False
+        self._vanished = False
 
     def until_answered(self) -> Answer | None:
         """What the holder answers; None where it is gone.
@@ -176,11 +178,24 @@ class _Waiting:
                     now = read_run(self._holder.root)
                     if not _holds(now if now.present else self._holder):  # it may live on without its directory
                         return self._last_word()
+                    self._tell_vanished()
                 time.sleep(_POLL_S)
             self._show()
             return said
         finally:
             self._progress.close()
+
+    def _tell_vanished(self) -> None:
+        """Once, that the holder's directory is gone, and how to end what then no file can stop."""
+        if self._vanished or self._holder.root.is_dir():
+            return
+        self._vanished = True
+        pid, job_id = controller_of(self._holder.run_id), "" if self._holder.step else self._holder.job_id
+        end = f"kill {pid}" if pid else f"scancel {job_id}" if job_id else ""
+        self._progress.note(
+            f"{self._holder.root} is gone: what run {self.name} measures goes on to its verdict, its progress is not "
+            f"seen, and Ctrl-C does not reach it{f'; `{end}` ends it with the engines' if end else ''}"
+        )
 
     def _last_word(self) -> Answer | None:
         until_s = time.monotonic() + _SETTLE_S
@@ -208,10 +223,12 @@ class _Waiting:
             raise stopped_by(self._stop.first or SIGTERM)
 
 
-def _gone(holder: str, topology: Topology, place: Path, *, as_json: bool) -> ExitCode:
+def _gone(holder: Path, topology: Topology, place: Path, *, as_json: bool) -> ExitCode:
     """The end of a measurement whose holder died: FAILED on record, unless it had its verdict."""
-    what = f"run {holder}, which held the engines, is gone"
-    action = f"start engines anew: `dynamo-mlperf run FILE --hold`; its events.jsonl says how run {holder} ended"
+    name, there = called(holder), holder.is_dir()
+    what = f"run {name}, which held the engines, is gone" + ("" if there else f", and so is its directory {holder}")
+    says = f"; its events.jsonl says how run {name} ended" if there else ""
+    action = f"start engines anew: `dynamo-mlperf run FILE --hold`{says}"
     if not began(place):
         raise SetupError(f"{what}, and no measurement began", action)
     paths, measured = RunPaths(place), topology.measure

@@ -50,7 +50,8 @@ def command(
 
     On a cluster it says what Slurm accepts, then looks at some nodes from a short job of its own: start of containers,
     connections of every pair, clocks, limits, disks, GPUs, NVLink domain, RDMA, a NIXL transfer between two nodes. What
-    cannot be looked at there is `not checked`, with the reason. Ends with 3 when something needed is missing.
+    cannot be looked at there is `not checked`, with the reason. Ends with 3 when something needed is missing, and with
+    2 when the site file still has a value FILL-IN; a comment FILL IN is only warned of, as `submit` does.
     """
     if in_job is not None:
         return _inside(site, in_job, mib=mib, gpus=gpus)
@@ -60,10 +61,12 @@ def command(
 
     refuse_unfilled(site)
     chosen = load_site(site)
-    for warning in unfilled_lines(site):
+    still = unfilled_lines(site)
+    for warning in still:
         click.echo(f"warning: {warning}", err=True)
     if site is not None and not here and _on_a_cluster(needed=smoke):
-        return _check_cluster(chosen, site, nodes=nodes, mib=mib, smoke=smoke, as_json=as_json)
+        code = _check_cluster(chosen, site, nodes=nodes, mib=mib, smoke=smoke, as_json=as_json)
+        return _reminded(code, still, as_json=as_json)
     if smoke:
         raise ConfigError("--smoke needs a site", "dynamo-mlperf doctor --site NAME --smoke")
     place = local_path or Path(chosen.local_path)
@@ -72,7 +75,15 @@ def command(
     facts, _ = _facts(place, end_leftovers=end_leftovers)
     alone = site is None or chosen.interface == "lo"  # what serves on the loopback interface alone has no cluster
     of_a_cluster = None if alone else (place, chosen.interface)
-    return _full_check(facts, None if chosen.container else chosen.engine_python, of_a_cluster, as_json=as_json)
+    code = _full_check(facts, None if chosen.container else chosen.engine_python, of_a_cluster, as_json=as_json)
+    return _reminded(code, still, as_json=as_json)
+
+
+def _reminded(code: int, still: tuple[str, ...], *, as_json: bool) -> int:
+    """The exit code; what was told before a long check is not forgotten behind its `ready`."""
+    if still and not as_json and code == 0:
+        click.echo("with defaults in the lines of the site file that still say FILL IN: see the warning at the top")
+    return code
 
 
 def _inside(site: str | None, out: Path, *, mib: int, gpus: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dynamo_mlperf.cli.numbers import FiniteRange
-from dynamo_mlperf.files import read_bounded, read_text
+from dynamo_mlperf.files import read_bounded, read_text, shell_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,9 @@ def command(directory: Path | None, assets: Path | None, *, only_list: bool, for
         if assets is not None:
             made += _make_assets(assets, force=force)
     except OSError as error:
-        raise SetupError(f"{error.filename}: {error.strerror}", "name a directory that you can write") from error
+        raise SetupError(
+            f"{error.filename}: {error.strerror}", "name another directory that you can write, with room"
+        ) from error
     for path in made:  # only now: a reader that goes away leaves nothing half-copied
         click.echo(path)
     if assets is None:
@@ -142,7 +144,9 @@ def _write_own(directory: Path, files: dict[str, str]) -> None:
             write_atomic(directory / name, text)
             (directory / name).chmod(0o755 if name.startswith("topologies") else 0o644)
     except OSError as error:
-        raise SetupError(f"{error.filename}: {error.strerror}", "name a directory that you can write") from error
+        raise SetupError(
+            f"{error.filename}: {error.strerror}", "name another directory that you can write, with room"
+        ) from error
 
 
 def _shipped_root() -> Path:
@@ -204,10 +208,8 @@ def _say_what_is_next(directory: Path) -> None:
 
 def _say_steps(directory: Path, steps: list[str]) -> None:
     """Steps from the directory that was written."""
-    import shlex
-
     if directory.resolve() != Path.cwd():
-        steps = [f"cd {shlex.quote(str(directory))}", *steps]
+        steps = [f"cd {shell_word(directory)}", *steps]
     click.echo("Next:\n" + "\n".join(f"  {step}" for step in steps), err=True)
 
 
@@ -232,8 +234,7 @@ def _generator() -> str:
 
 
 def _is_made(final: Path, generator: str) -> bool:
-    marker = final / MADE_BY
-    return marker.is_file() and read_text(marker) == generator
+    return _has(final / MADE_BY, generator.encode())
 
 
 def _make(final: Path, write: Callable[[Path], None], *, force: bool) -> None:

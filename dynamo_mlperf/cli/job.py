@@ -49,15 +49,9 @@ def command(
     On another number of nodes: `sbatch --nodes=N FILE --nodes N`. An executable FILE runs in an allocation that you
     hold by `./FILE --attach JOBID`, as `run FILE --attach JOBID` does.
     """
+    blocks = hold_block(hold=hold, hold_s=hold_s)
     call = Call(
-        file=file,
-        site=site,
-        run_dir=run_dir,
-        nodes=nodes,
-        resume=resume,
-        redo=redo,
-        blocks=hold_block(hold=hold, hold_s=hold_s),
-        as_json=as_json,
+        file=file, site=site, run_dir=run_dir, nodes=nodes, resume=resume, redo=redo, blocks=blocks, as_json=as_json
     )
     if attach is not None:
         from dynamo_mlperf.cli.run import run_here

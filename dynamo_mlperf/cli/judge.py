@@ -91,5 +91,8 @@ def lines(verdict: Verdict) -> Iterator[str]:
             f"  {in_words(name)}: p{latency.percentile * 100:g} {latency.at_percentile:.1f} ms{stopped}, "
             f"limit {latency.limit:g} ms, {latency.over_limit} over it, {allowed} allowed"
         )
+    for test, passed in verdict.tests.items():
+        why = "" if passed == "VALID" else ": its result.json says why; the exit code is that of all tests"
+        yield f"  {test} test {passed}{why}"
     for note in verdict.notes:
         yield f"  note: {note}"

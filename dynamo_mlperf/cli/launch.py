@@ -13,7 +13,7 @@ from dynamo_mlperf.cli.output import flush_stdout, json_text, quiet_stdout
 from dynamo_mlperf.cli.progress import TerminalProgress
 from dynamo_mlperf.cli.run_directory import run_directory
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import read_bounded
+from dynamo_mlperf.files import read_bounded, read_text
 from dynamo_mlperf.job.controller import JobRequest, run_job
 from dynamo_mlperf.job.endpoints_data import check_client
 from dynamo_mlperf.job.expected import check_enough
@@ -29,7 +29,8 @@ from dynamo_mlperf.report.sweep import SWEEP_SUMMARY
 from dynamo_mlperf.report.terminal import near
 from dynamo_mlperf.report.words import in_words
 from dynamo_mlperf.serving.workers import check_launchable
-from dynamo_mlperf.site import load_site, refuse_few_ports, refuse_unfilled
+from dynamo_mlperf.site import load_site, refuse_few_ports, refuse_unfilled, unfilled_lines
+from dynamo_mlperf.topology.batch import unfilled
 from dynamo_mlperf.topology.capacity import scaled
 from dynamo_mlperf.topology.heads import check_heads
 from dynamo_mlperf.topology.memory import memory_of
@@ -78,7 +79,7 @@ def prepare(
     blocks: Mapping[str, Mapping[str, object]] | None = None,
     fits: Callable[[Topology, Plan], None] | None = None,
 ) -> tuple[Topology, Plan, Site]:
-    """Read the file and plan it; all that can be refused before a job is refused here.
+    """Read the file and plan it; all that can be refused before a job is refused here, and lines left open are told.
 
     With `nodes`, workers scale in proportion to that node count, and the topology that comes back says so. With
     `from_afar` the job runs elsewhere: a data set or manifest that is not there is left to it, and said on stderr.
@@ -101,8 +102,9 @@ def prepare(
         check_workload(topology, base_dir, from_afar=from_afar),
         check_client(topology, place, from_afar=from_afar),
     )
-    if (few := check_enough(topology, base_dir)) is not None:
-        click.echo(f"warning: {few}", err=True)
+    still = (*unfilled(read_text(file)), *unfilled_lines(site or topology.site, base_dir))
+    for warning in filter(None, (*still, check_enough(topology, base_dir))):
+        click.echo(f"warning: {warning}", err=True)
     for what in filter(None, unknown):
         click.echo(f"{'note' if from_afar else 'warning'}: not checked: {what}", err=True)
     if not from_afar:
@@ -219,7 +221,9 @@ def _search_answer(run_dir: Path) -> dict[str, Any] | None:
 
 def answer_line(found: Mapping[str, Any]) -> str:
     """The answer of a rate search for people."""
-    where = "" if found["located"] else ", the best certified so far: the highest rate is not located yet"
+    within = found.get("located_within")
+    where = "" if within is None else f", the highest at most {100 * within:.1f} % above"
+    where = where if found["located"] else ", the best certified so far: the highest rate is not located yet"
     above = f"; above it {in_words(found['binding_constraint'])} fails first" if found["binding_constraint"] else ""
     cost = found["engine_seconds"] / found["full_run_s"]
     return (

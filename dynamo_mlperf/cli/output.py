@@ -78,14 +78,16 @@ def write_output(option: str, path: Path, text: str, example: str) -> None:
         SetupError: It cannot be written.
     """
     from dynamo_mlperf.errors import ConfigError, SetupError
-    from dynamo_mlperf.files import write_atomic
+    from dynamo_mlperf.files import shell_word, write_atomic
 
     if path.is_dir():
         raise ConfigError(f"{option} {path} is a directory", f"{option} {path / example}")
     if path.exists() and not path.is_file():
         raise ConfigError(f"{option} {path} is a device or pipe, not a file", f"{option} {example}")
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"{option} {path}: there is no directory {path.parent}", f"mkdir -p {path.parent}")
+        raise ConfigError(
+            f"{option} {path}: there is no directory {path.parent}", f"mkdir -p {shell_word(path.parent)}"
+        )
     try:
         write_atomic(path.resolve(), text)
     except OSError as problem:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dynamo_mlperf.errors import ConfigError, ExitCode
+from dynamo_mlperf.files import shell_word
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -129,4 +130,5 @@ def as_text(made: Packaged) -> str:
     ]
     state = "made" if made.changed else "there already, unchanged"
     size = f"{made.files} files, {made.size_bytes / 1e6:.1f} MB, {made.accelerators} accelerators in all"
-    return "\n".join([*rows, f"{state}: {made.tree} ({size})", f"Next: dynamo-mlperf check {made.tree} --checker DIR"])
+    following = f"Next: dynamo-mlperf check {shell_word(made.tree)} --checker DIR"
+    return "\n".join([*rows, f"{state}: {made.tree} ({size})", following])

@@ -262,15 +262,16 @@ def _is_shipped(file: Path) -> bool:
 
 
 def _warnings(file: Path, topology: Topology, plan: Plan, site: Site, segment: int | None) -> tuple[str, ...]:
+    from dynamo_mlperf.files import shell_word
     from dynamo_mlperf.topology.batch import batch_differences, ignored_batch_lines, unfilled
 
     text = file.read_text()
     differences = batch_differences(text, topology, plan, shipped=_is_shipped(file), segment=segment)
     agrees = len(plan.nodes) == topology.nodes.count
     way_out = (
-        f"`dynamo-mlperf plan --fix-batch {file}` corrects it"
+        f"`dynamo-mlperf plan --fix-batch {shell_word(file)}` corrects it"
         if agrees
-        else f"submit with sbatch --nodes={len(plan.nodes)} {file} --nodes {len(plan.nodes)}"
+        else f"submit with sbatch --nodes={len(plan.nodes)} {shell_word(file)} --nodes {len(plan.nodes)}"
     )
     found = [f"{difference.text}; {way_out}" for difference in differences]
     found += [f"line {number}: Slurm ignores #SBATCH after the first YAML line" for number in ignored_batch_lines(text)]

@@ -80,20 +80,17 @@ def _prepare(
     """Everything that can be refused is refused here, before Slurm sees anything."""
     from dynamo_mlperf.cli.launch import prepare, resumable
     from dynamo_mlperf.job.time_limit import check_time_limit
-    from dynamo_mlperf.site import site_file, unfilled_lines
+    from dynamo_mlperf.site import site_file
     from dynamo_mlperf.slurm.submission import SiteCopy, make_submission, segment_of
-    from dynamo_mlperf.topology.batch import unfilled
     from dynamo_mlperf.topology.memory import memory_doubt
 
     topology, plan, place = prepare(file, site, Path.cwd(), nodes, from_afar=True)
     _check_flags(topology, place)
     _check_site(site or topology.site, dry_run=dry_run)
     _check_batch_lines(file, topology, plan, (*sbatch_options, *(("--nodes",) if nodes else ())))
-    text = file.read_text()
-    open_lines = (*unfilled(text), *unfilled_lines(site or topology.site))
-    for warning in (*open_lines, memory_doubt(topology), check_time_limit(text, topology, Path.cwd(), sbatch_options)):
-        if warning is not None:
-            click.echo(f"warning: {warning}", err=True)
+    short = check_time_limit(file.read_text(), topology, Path.cwd(), sbatch_options)
+    for warning in filter(None, (memory_doubt(topology), short)):
+        click.echo(f"warning: {warning}", err=True)
     _check_weights(topology)
     segment = segment_of(len(plan.nodes), topology.nodes.nvlink_domain)
     if segment is not None and not place.segment:
@@ -148,6 +145,7 @@ def _check_batch_lines(file: Path, topology: Topology, plan: Plan, sbatch_option
         ConfigError: Names the first of them.
     """
     from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.files import shell_word
     from dynamo_mlperf.topology.batch import batch_differences
 
     given = {option.lstrip("-").partition("=")[0] for option in sbatch_options}
@@ -155,7 +153,7 @@ def _check_batch_lines(file: Path, topology: Topology, plan: Plan, sbatch_option
     found = [d for d in batch_differences(file.read_text(), topology, plan) if d.option not in ignored]
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise ConfigError(f"{file}: {found[0].text}{more}", f"dynamo-mlperf plan --fix-batch {file}")
+        raise ConfigError(f"{file}: {found[0].text}{more}", f"dynamo-mlperf plan --fix-batch {shell_word(file)}")
 
 
 def _check_weights(topology: Topology) -> None:

@@ -63,14 +63,7 @@ def command(
     from dynamo_mlperf.cli.run import run_here
 
     call = Call(
-        file=file,
-        site=site,
-        run_dir=run_dir,
-        nodes=nodes,
-        resume=resume,
-        redo=redo,
-        blocks=blocks,
-        as_json=as_json,
+        file=file, site=site, run_dir=run_dir, nodes=nodes, resume=resume, redo=redo, blocks=blocks, as_json=as_json
     )
     return run_here(call, attach)
 

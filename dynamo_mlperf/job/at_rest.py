@@ -102,8 +102,11 @@ class Rest:
         self._job.events.add("warning", what=f"{what}; they are restarted")
         self._job.events.add("workers_restarted", workers=names, above=busy)
         self._job.progress.say(f"restarting {len(names)} workers: {_shown(busy)}")
-        self._deployment.restart(names)
-        self._deployment.warm_up(self._bodies)
+        try:
+            self._deployment.restart(names)
+            self._deployment.warm_up(self._bodies)
+        except ServingError as problem:
+            raise ServingError(f"{what}; restarted, not all came up again: {problem.what}", problem.action) from problem
 
 
 def _shown(busy: Mapping[str, Mapping[str, float]]) -> str:

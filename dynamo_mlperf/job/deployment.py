@@ -12,6 +12,7 @@ from dynamo_mlperf.files import write_atomic
 from dynamo_mlperf.job.losses import Losses, tolerated
 from dynamo_mlperf.job.nodes import temporary_of
 from dynamo_mlperf.job.stragglers import looked_for, slow_workers
+from dynamo_mlperf.process.command import AGAIN
 from dynamo_mlperf.process.machine import run_mark
 from dynamo_mlperf.serving.canary import serve_each, warm_up
 from dynamo_mlperf.serving.dynamo import etcd_command, frontend_command, shared_environment
@@ -321,5 +322,5 @@ def _again(command: Command, time: int, logs: Path) -> Command:
     """The command under a name and a log of its own where it is not its first time."""
     if time == 0:
         return command
-    name = f"{command.name}.again-{time}"
+    name = f"{command.name}{AGAIN}{time}"
     return replace(command, name=name, log=logs / f"{name}.log")

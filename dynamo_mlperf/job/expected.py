@@ -9,6 +9,7 @@ from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.context import class_of
 from dynamo_mlperf.job.wanted_settings import decide_settings
 from dynamo_mlperf.load.enough import enough_queries
+from dynamo_mlperf.record import FULL_RULES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def why_class(topology: Topology) -> str:
     if topology.engine == "mocker":
         return "engine: mocker simulates the engines; says nothing about hardware, cannot be submitted"
     if topology.reduced is None:
-        return "full rules"
+        return FULL_RULES
     given = topology.reduced.model_dump(exclude_none=True)
     lowered = ", ".join(f"{name} {value:g}" for name, value in given.items())
     return f"the file lowers {lowered}; for tuning and demos, cannot be submitted"

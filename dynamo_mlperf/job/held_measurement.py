@@ -72,6 +72,7 @@ class ToldProgress:
     def __init__(self, here: Progress, asked: Spooled, name: str) -> None:
         self._here, self._asked, self._name = here, asked, name
         self._said_s = 0.0
+        self._heard = True
 
     def phase(self, name: str) -> None:
         """A phase begins."""
@@ -98,7 +99,9 @@ class ToldProgress:
         try:
             self._asked.tell(**said)
         except OSError as problem:  # a full disk is told by the evidence that does not fit either
-            self._here.note(f"{self._name}: {problem.strerror}")
+            if self._heard:
+                self._here.note(f"{self._name}: who asked for it sees no progress any more: {problem.strerror}")
+            self._heard = False
 
 
 class HeldMeasurement:

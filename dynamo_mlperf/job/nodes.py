@@ -81,7 +81,7 @@ def check_nodes(job: Job) -> dict[int, MachineFacts]:
             job.allocation.refuse_neighbours()
     else:
         words = ("doctor", "--here", "--json", "--local-path", str(job.site.local_path), "--end-leftovers")
-        answers = task_on_each_disk(job, DiskTask("check", words, CHECK_S, "the node check", "nodes looked at"))
+        answers = task_on_each_disk(job, DiskTask("check", words, CHECK_S, "the node check", "machines looked at"))
         facts = {position: facts_from_json(answer) for position, answer in answers.items()}
     _check_gpus(job, facts)
     for position, found in facts.items():

@@ -141,6 +141,9 @@ def counts(queries: Queries, log: LoadgenLog, client: Mapping[str, Any], setting
     if not planned == number == client["requests"]:
         got = f"{number} in queries.csv, {client['requests']} in client.json"
         reasons.append(Reason("queries that LoadGen issued", str(planned), got, "run the measurement again"))
+    issued, ended = (log.values.get(key) for key in ("generated_query_count", "result_query_count"))
+    if ended is not None and ended != issued:
+        reasons.append(Reason("queries that ended by LoadGen's log", str(issued), str(ended), AGAIN))
     named, failed = len(client["failed"]), sum(bool(error) for error in queries.errors)
     if named > failed:
         got = f"{failed} in queries.csv, {named} in client.json"

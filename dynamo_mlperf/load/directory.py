@@ -18,7 +18,7 @@ from dynamo_mlperf.benchmark.rounds import CURRENT, round_of
 from dynamo_mlperf.benchmark.rules import benchmark, check_scenario
 from dynamo_mlperf.errors import ConfigError, MeasureError
 from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, RunPaths, read_bounded, read_text
-from dynamo_mlperf.load.as_recorded import recorded_otherwise
+from dynamo_mlperf.load.as_recorded import with_what_it_recorded
 from dynamo_mlperf.load.checks import PROOF
 from dynamo_mlperf.load.endpoints_results import CONFIG, SUMMARY, is_endpoints, read_results
 from dynamo_mlperf.load.endpoints_run import ACCOUNT, QUERIES, RECORD, REPORT_DIR, judge_run, read_record
@@ -29,16 +29,15 @@ from dynamo_mlperf.load.logs import DETAIL, read_logs
 from dynamo_mlperf.load.side_results import RESULT_FILE
 from dynamo_mlperf.load.spec import MeasureSpec, read_spec
 from dynamo_mlperf.load.verdict import judge
-from dynamo_mlperf.record import Reason, TransferEvidence, Verdict, read_verdict
+from dynamo_mlperf.record import Reason, TransferEvidence, Verdict, read_verdict, transfer_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dynamo_mlperf.load.settings import LoadSettings
-    from dynamo_mlperf.record import ResultClass, VerdictName
+    from dynamo_mlperf.record import ResultClass
 
 SPEC = "measure.json"
-_CLASS = "class of the result"
 _SIMULATED = ("dynamo.mocker", "many_mockers.py")
 """What the command lines of simulated engines end a word with."""
 _PLACES = ("", "loadgen", "performance/run_1", "run_1", "performance", "accuracy")
@@ -237,13 +236,14 @@ def _judge_record(
         if path.exists() and not path.is_file():
             raise MeasureError(f"{path} is no file", "copy the whole run directory")
     if not described:
-        return _with_what_it_knew(again(None, _class_at_endpoint(paths, settings)), recorded)
-    measured = _topology(paths).get("measure") or {}
+        return with_what_it_recorded(again(None, _class_at_endpoint(paths, settings)), recorded, root)
+    measured = _topology(paths)["measure"]
     for key, made in (("benchmark", settings.benchmark), ("scenario", settings.scenario)):
         if measured.get(key, made) != made:
             raise ValueError(f"{made_by} is for {key} {made}, {paths.topology.name} for {measured[key]}")
     verdict = again(_transfer(paths), _class(paths, settings))
-    return _with_what_it_knew(verdict if paths.evidence.exists() else _without_evidence(verdict, paths), recorded)
+    verdict = verdict if paths.evidence.exists() else _without_evidence(verdict, paths)
+    return with_what_it_recorded(verdict, recorded, root)
 
 
 def _without(path: Path, tells: str) -> MeasureError:
@@ -256,34 +256,6 @@ def _without_evidence(verdict: Verdict, paths: RunPaths) -> Verdict:
     lost = Reason(PROOF, "engine counters", f"no {paths.evidence.name}", "copy the whole run directory")
     reasons = tuple(lost if reason.check == PROOF else reason for reason in verdict.reasons)
     return dataclasses.replace(verdict, reasons=reasons)
-
-
-def _with_what_it_knew(verdict: Verdict, recorded: dict[str, Any]) -> Verdict:
-    """The verdict with what the run itself saw and these files do not show: a worker that was lost, for example."""
-    if verdict.verdict == "FAILED":
-        return verdict
-    known = {reason.check for reason in verdict.reasons}
-    more = [entry for entry in recorded["reasons"] if entry["check"] not in known]
-    keys = ("check", "wanted", "got", "action")
-    reasons = (*verdict.reasons, *(Reason(**{key: entry[key] for key in keys}) for entry in more))
-    reasons = (*reasons, *recorded_otherwise(verdict, recorded))
-    was = recorded.get("class", verdict.result_class)
-    if was != verdict.result_class and _CLASS not in {reason.check for reason in reasons}:
-        action = "copy the whole run directory again: its topology.yaml is not the one that ran"
-        reasons = (*reasons, Reason(_CLASS, f"{was}, as the run itself recorded", verdict.result_class, action))
-    if recorded["verdict"] not in ("VALID", "INVALID"):
-        raise ValueError(f"verdict {recorded['verdict']!r}")
-    if recorded["verdict"] == "INVALID" and not recorded["reasons"]:
-        action = "copy the directory again: its verdict.json has lost its reasons"
-        reasons = (*reasons, Reason("verdict of the run itself", "VALID", "INVALID", action))
-    notes = (*verdict.notes, *(note for note in recorded.get("notes", ()) if note not in verdict.notes))
-    name: VerdictName = "INVALID" if reasons else "VALID"
-    if recorded["verdict"] != name:
-        note = f"the run itself recorded {recorded['verdict']}: the directory was changed, or the rules here were"
-        notes = (*notes, note)
-    model = str(recorded.get("model") or "")
-    tests = dict(recorded.get("tests") or {})
-    return dataclasses.replace(verdict, verdict=name, reasons=reasons, notes=notes, model=model, tests=tests)
 
 
 def _unfinished(root: Path) -> Verdict:
@@ -307,11 +279,11 @@ def _topology(paths: RunPaths) -> dict[str, Any]:
     """The topology file's content.
 
     Raises:
-        ValueError: It names no engine, as each of a run does: it is empty, or cut.
+        ValueError: It lacks what each of a run has: it is empty, or cut.
     """
     found: dict[str, Any] = yaml.safe_load(read_text(paths.topology, MOST_TOPOLOGY_BYTES)) or {}
-    if "engine" not in found:
-        raise ValueError(f"{paths.topology.name} names no engine")
+    if lacks := [key for key in ("engine", "roles", "measure") if not found.get(key)]:
+        raise ValueError(f"{paths.topology.name} has no {' and no '.join(lacks)}")
     return found
 
 
@@ -319,11 +291,11 @@ def _transfer(paths: RunPaths) -> TransferEvidence | None:
     """As recorded; prefill and decode workers without a record have proven nothing."""
     record = json.loads(read_bounded(paths.evidence)) if paths.evidence.exists() else {}
     value: dict[str, Any] | None = record.get("transfer")
-    roles = _topology(paths).get("roles") or {}
+    roles = _topology(paths)["roles"]
     disaggregated = "prefill" in roles or "decode" in roles
     if value is None:
         return TransferEvidence(disaggregated=True, proof="none") if disaggregated else None
-    found = TransferEvidence(**value)
+    found = transfer_from_json(value)
     return dataclasses.replace(found, disaggregated=True) if disaggregated else found
 
 
@@ -348,6 +320,8 @@ def _started_simulated(paths: RunPaths) -> bool:
     started = [json.loads(line)["argv"] for line in read_text(paths.commands).splitlines()]
     if not started:
         raise MeasureError(f"{paths.commands} is empty", "copy the whole run directory")
+    if not all(isinstance(argv, list) and argv for argv in started):
+        raise ValueError(f"{paths.commands.name} has a process that names no command line")
     return any(word.endswith(_SIMULATED) for argv in started for word in argv)
 
 

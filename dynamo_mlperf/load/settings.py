@@ -111,9 +111,13 @@ class LoadSettings:
             ConfigError: A key is missing, unknown or of no use.
         """
         try:
-            return cls(**{**value, "seeds": Seeds(**value["seeds"])})
+            found = cls(**{**value, "seeds": Seeds(**value["seeds"])})
+            rated = 0 < found.target_qps < float("inf")
         except (KeyError, TypeError) as error:
             raise ConfigError(f"load settings that cannot be read: {error}") from error
+        if not rated:
+            raise ConfigError(f"load settings that cannot be read: target_qps is {found.target_qps}")
+        return found
 
 
 def build_settings(  # noqa: PLR0917 - one argument per independent decision
@@ -248,14 +252,14 @@ def _samples(by_rule: int, lowered: Reduction, what: str) -> int:
 def _min_duration_ms(benchmark: Benchmark, lowered: Reduction) -> int:
     if lowered.min_duration_s is None:
         return benchmark.min_duration_ms
-    duration_ms = round(lowered.min_duration_s * 1000)
-    if not 1 <= duration_ms <= benchmark.min_duration_ms:
+    asked_ms = lowered.min_duration_s * 1000
+    if not 1 <= asked_ms <= benchmark.min_duration_ms:
         raise ConfigError(
             f"reduced min_duration_s is {lowered.min_duration_s:g}, and the rules ask for "
             f"{benchmark.min_duration_ms / 1000:g} s",
             f"write a number above 0 and up to {benchmark.min_duration_ms / 1000:g}, or leave min_duration_s out",
         )
-    return duration_ms
+    return round(asked_ms)
 
 
 def _min_query_count(benchmark: Benchmark, scenario: str, lowered: Reduction) -> int:

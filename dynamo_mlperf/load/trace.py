@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynamo_mlperf.files import open_regular
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 TRACE = "mlperf_log_trace.json"
 _ENTRY = re.compile(rb'\{"name":"(Token_Latency|Latency)".*"issue_delay":(-?\d+),"issue_to_done":(-?\d+)')
+_MOST_LINE_BYTES = 1_000_000
 _CONSTRAINTS = {b"Latency": "end_to_end", b"Token_Latency": "ttft"}
 
 
@@ -28,13 +31,16 @@ def traced_latencies_ms(path: Path) -> dict[str, Times]:
     Empty where there is no trace, or it holds no latencies.
 
     Raises:
-        ValueError: A latency is below 0.
+        ValueError: A latency is below 0, or the file is no trace.
+        OSError: It cannot be read.
     """
     if not path.is_file():
         return {}
     found: dict[str, list[int]] = {}
-    with path.open("rb") as lines:
-        for line in lines:
+    with open_regular(path) as source:
+        while line := source.readline(_MOST_LINE_BYTES):
+            if len(line) == _MOST_LINE_BYTES:
+                raise ValueError(f"{path} has a line of {_MOST_LINE_BYTES // 1_000_000} MB and more")
             if entry := _ENTRY.match(line):
                 name, delay_ns, done_ns = entry.groups()
                 found.setdefault(_CONSTRAINTS[name], []).append(int(delay_ns) + int(done_ns))

@@ -20,6 +20,10 @@ RUN_VARIABLE = "DYNAMO_MLPERF_RUN"
 """Marks every process of a run, so that leftovers of a controller that died are recognised."""
 
 
+AGAIN = ".again-"
+"""Between the name of a process that is started anew, and how often it was: it has a log of its own."""
+
+
 def inherited_environment() -> dict[str, str]:
     """The part of the caller's environment that processes may see; HOME is theirs even where the caller has none.
 

@@ -6,9 +6,9 @@ A figure that was not measured is None, and only a run that measured (VALID or I
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from dynamo_mlperf.record import Reason
+from dynamo_mlperf.record import FULL_RULES, Reason, VerdictName
 from dynamo_mlperf.report import quantities as q
 from dynamo_mlperf.report.queries import ascending_ms, percentile
 from dynamo_mlperf.report.run_data import as_list, as_mapping
@@ -33,7 +33,7 @@ _STATE_MEANING = {
     DAMAGED: "The run has a verdict, and its verdict.json cannot be read: copy the run directory again.",
 }
 _CLASS_MEANING = {
-    "official": "full rules",
+    "official": FULL_RULES,
     "reduced": "reduced rules, for tuning and demos; cannot be submitted",
     "rehearsal": "simulated engines; says nothing about real hardware and cannot be submitted",
 }
@@ -130,7 +130,7 @@ class Figures:
 def derive_figures(run: RunData) -> Figures:
     """The figures of `run`."""
     verdict = run.verdict or {}
-    state = str(verdict.get("verdict") or (DAMAGED if _verdict_is_damaged(run) else NO_VERDICT))
+    state = _state(run)
     measured = state in MEASURED
     result_class, scenario = str(verdict.get("class") or ""), str(verdict.get("scenario") or "")
     return Figures(
@@ -155,9 +155,12 @@ def derive_figures(run: RunData) -> Figures:
     )
 
 
-def _verdict_is_damaged(run: RunData) -> bool:
-    """Whether `verdict.json` is there and tells no verdict."""
-    return run.verdict is not None or any(told.startswith("verdict.json") for told in run.damaged)
+def _state(run: RunData) -> str:
+    """The verdict; else whether there is none, or one that nobody can read."""
+    if run.verdict is not None:
+        found = run.verdict.get("verdict")
+        return str(found) if found in get_args(VerdictName) else DAMAGED
+    return DAMAGED if any(told.startswith("verdict.json") for told in run.damaged) else NO_VERDICT
 
 
 def _reason(entry: object) -> Reason:

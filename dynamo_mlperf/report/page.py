@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dynamo_mlperf import __version__
-from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.files import write_atomic
 from dynamo_mlperf.report import quantities as q
 from dynamo_mlperf.report.causes import causes_of, untold_errors
@@ -79,7 +79,8 @@ def write_report(run_dir: Path, target: Path | None = None) -> Path:
         target: Where to write; `report.html` in the run directory by default.
 
     Raises:
-        ConfigError: `run_dir` is no run directory, or the page cannot be written there.
+        ConfigError: `run_dir` is no run directory.
+        SetupError: It cannot be read, or the page cannot be written there.
     """
     run = read_run(run_dir)
     return write_page(run, target or run.paths.report)
@@ -89,13 +90,15 @@ def write_page(run: RunData, target: Path) -> Path:
     """Write the page of a run that has been read to `target`, whole or not at all.
 
     Raises:
-        ConfigError: `target` cannot be written.
+        ConfigError: There is no directory for `target`.
+        SetupError: It cannot be written.
     """
     page = render_page(run)
     try:
         write_atomic(target, page)
     except OSError as error:
-        raise ConfigError(
+        absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+        raise (ConfigError if absent else SetupError)(
             f"the report cannot be written to {target}: {error.strerror}",
             "--html FILE in a directory that you can write to, or --no-html",
         ) from error

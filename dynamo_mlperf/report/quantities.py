@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import unicodedata
 
 NOT_MEASURED = "did not measure"
@@ -14,6 +13,8 @@ _HOUR_S = 3600
 _BYTE_STEP = 1000
 _FINE_MS = 10.0
 _SMALL_RATE = 1.0
+_MOST = 1e21
+"""More than any count, time or rate; far below what sums and products of floats cannot hold."""
 
 
 def count(value: float | None) -> str:
@@ -85,10 +86,7 @@ def printable(text: str) -> str:
 
 
 def number_or_none(value: object) -> float | None:
-    """`value` as a finite float, or None where it is no number (a run's files are taken as they come)."""
+    """`value` as a float; None where it is no number that a run can have (its files are taken as they come)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # a whole number beyond all floats
-        return None
+    return float(value) if abs(value) < _MOST else None

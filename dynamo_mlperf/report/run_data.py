@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError, MeasureError, SetupError
-from dynamo_mlperf.files import RunPaths
+from dynamo_mlperf.files import RunPaths, shell_word
 from dynamo_mlperf.load.endpoints_run import RECORD, REPORT_DIR
 from dynamo_mlperf.load.queries import Queries, read_queries
 from dynamo_mlperf.report.layout import Layout, read_layout
@@ -140,7 +140,7 @@ def _refuse_other_directories(run_dir: Path) -> None:
             (run_dir / _MARKS[0]).stat()
         except PermissionError as error:
             raise SetupError(
-                f"{run_dir} cannot be read: {error.strerror}", f"chmod u+rx {run_dir}, as its owner"
+                f"{run_dir} cannot be read: {error.strerror}", f"chmod u+rx {shell_word(run_dir)}, as its owner"
             ) from error
         except OSError:
             pass

@@ -11,12 +11,8 @@ from dynamo_mlperf.errors import ServingError
 from dynamo_mlperf.serving.counters import Counts, difference, parse_counters, transfer_evidence
 from dynamo_mlperf.serving.errands import CHAT_PATH, Errand, answer_text, run_errands
 from dynamo_mlperf.serving.http import Request
-from dynamo_mlperf.serving.readiness import (
-    COUNTERS_SETTLE_S,
-    directed_headers,
-    shortened,
-    worker_pairs,
-)
+from dynamo_mlperf.serving.loading import shortened
+from dynamo_mlperf.serving.readiness import COUNTERS_SETTLE_S, directed_headers, worker_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

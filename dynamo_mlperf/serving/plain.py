@@ -14,7 +14,8 @@ from dynamo_mlperf.errors import ServingError
 from dynamo_mlperf.serving.canary import greedy
 from dynamo_mlperf.serving.errands import CHAT_PATH, answer_text
 from dynamo_mlperf.serving.http import Request
-from dynamo_mlperf.serving.readiness import AT_ONCE, HEALTH_EVERY_S, shortened
+from dynamo_mlperf.serving.loading import Loading, shortened
+from dynamo_mlperf.serving.readiness import AT_ONCE, HEALTH_EVERY_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,7 @@ def wait_until_answering(gate: Gate) -> None:
     started = time.monotonic()
     missing = {worker.name: worker for worker in gate.workers}
     total, next_look = len(missing), 0.0
+    loading = Loading(gate)
 
     def look() -> bool | None:
         nonlocal next_look
@@ -45,7 +47,8 @@ def wait_until_answering(gate: Gate) -> None:
             _check_model(gate, missing.pop(name), answer)
             gate.events.add("process_ready", process=name, seconds=round(time.monotonic() - started, 3))
         next_look = time.monotonic() + HEALTH_EVERY_S
-        gate.say(f"{total - len(missing)} of {total} workers answer")
+        hint = loading.hint(list(missing), time.monotonic())
+        gate.say(f"{total - len(missing)} of {total} workers answer{hint}")
         return None if missing else True
 
     def late() -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dynamo_mlperf.errors import ServingError
 from dynamo_mlperf.serving.counters import worker_id
 from dynamo_mlperf.serving.http import Request, Response
+from dynamo_mlperf.serving.loading import Loading, shortened
 from dynamo_mlperf.serving.sign_of_life import lost_nodes
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ LISTING_SETTLES_S = 0.2
 AT_ONCE = 32
 """Requests of the controller that are under way at once: its one thread, and the servers, keep up with that."""
 COUNTERS_SETTLE_S = 15.0
-SHOWN_NAMES = 4
 DECODE_HEADER = "x-dynamo-worker-instance-id"
 PREFILL_HEADER = "x-dynamo-prefill-instance-id"
 """Directed routing of Dynamo 1.6.1; a disaggregated deployment takes both headers together or answers 400."""
@@ -66,8 +66,8 @@ class Gate:
         return [worker for worker in self.endpoints.plan.workers if worker.name not in self.lost]
 
     def log_of(self, name: str) -> str:
-        """Where the named worker logs, for messages."""
-        return f"logs/{self.endpoints.process_of(name)}.log"
+        """Where the named worker logs, in the run directory, for messages."""
+        return f"logs/{self.supervisor.log_of(self.endpoints.process_of(name)).name}"
 
     def fetch(
         self,
@@ -119,11 +119,6 @@ class Gate:
         return {name: response.body.decode() for name, response in pages.items()}
 
 
-def shortened(names: Sequence[str]) -> str:
-    """The first few names, for a line that changes often."""
-    return ", ".join(names[:SHOWN_NAMES]) + (" ..." if len(names) > SHOWN_NAMES else "")
-
-
 def wait_until_healthy(gate: Gate, known: Collection[str] = ()) -> None:
     """Until every worker's own health check says ready.
 
@@ -139,6 +134,7 @@ def wait_until_healthy(gate: Gate, known: Collection[str] = ()) -> None:
     total = len(missing)
     pending: dict[str, Request] = {}
     next_look = dict.fromkeys(missing, 0.0)
+    loading = Loading(gate)
 
     def look() -> bool | None:
         now = time.monotonic()
@@ -154,10 +150,7 @@ def wait_until_healthy(gate: Gate, known: Collection[str] = ()) -> None:
                 del missing[name]
                 if name not in known:
                     gate.events.add("process_ready", process=name, seconds=round(now - started, 3))
-        gate.say(
-            f"{total - len(missing)} of {total} workers loaded"
-            + (f", waiting for {shortened(list(missing))}" if missing else "")
-        )
+        gate.say(f"{total - len(missing)} of {total} workers loaded{loading.hint(list(missing), now)}")
         return None if missing else True
 
     def late() -> str:

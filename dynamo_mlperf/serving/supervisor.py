@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import time
 from dataclasses import dataclass
@@ -12,7 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from dynamo_mlperf.errors import DynamoMlperfError, ServingError, SetupError
 from dynamo_mlperf.files import append_json_line
+from dynamo_mlperf.process.command import AGAIN
 from dynamo_mlperf.serving.engine_flags import refusal_in_log
+from dynamo_mlperf.serving.log_tail import TAIL_LINES, tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +41,6 @@ SIGNAL_RACE_S = 0.5
 """How much later than its processes the controller may learn of a stop that was meant for all of them."""
 HASTE_S = 0.3
 """How long each rung takes at most once a second stop request came."""
-TAIL_LINES = 15
 REFUSAL_LINES = 2000
 """An engine that refuses a flag first tells all that it has, one or two lines for each."""
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
@@ -48,7 +48,6 @@ _WHO_KILLS = (
     "find who sent the SIGKILL: the kernel, where memory ran out (on {host}: dmesg | grep -i 'killed process'; "
     "oom_kill in memory.events of the job's cgroup), and then give the job more memory; else Slurm or a person"
 )
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 class Layer(IntEnum):
@@ -121,6 +120,12 @@ class Supervisor:
         finally:
             self._paths, self._events = before
 
+    def log_of(self, process: str) -> Path:
+        """Where a process logs; one that was started anew has another log than the first time."""
+        commands = (service.child.command for service in reversed(self._services))
+        own = (command.log for command in commands if command.name.partition(AGAIN)[0] == process)
+        return next(own, self._paths.log_of(process))
+
     def watch(self, look: Callable[[], None]) -> None:
         """Have `look` called on every turn of the loop; it raises when what it watches has failed."""
         self._watches.append(look)
@@ -151,7 +156,7 @@ class Supervisor:
         """Deaths found in one turn: the lowest layer is the cause, the others are its consequences."""
         # An engine that does not know a flag will not know it the next time either.
         for command in (service.child.command for service in fallen):
-            refused = refusal_in_log(command.name, _tail(command.log, REFUSAL_LINES)) if command.engine else None
+            refused = refusal_in_log(command.name, tail(command.log, REFUSAL_LINES)) if command.engine else None
             if refused is not None:
                 raise refused
         unforgiven = [service for service in fallen if service.on_loss is None]
@@ -276,7 +281,7 @@ class Supervisor:
             for task in tasks:
                 if task.poll() not in (None, 0):
                     self._refuse_unstarted(task)
-                    problem = _tail(task.command.log, TAIL_LINES) or f"ended with status {task.poll()}"
+                    problem = tail(task.command.log, TAIL_LINES) or f"ended with status {task.poll()}"
                     raise SetupError(f"{what} failed on {self._place_of(task.command)}:\n{problem}")
             running = [task.command for task in tasks if states[task.command.name] is None]
             progress(len(running))
@@ -346,14 +351,14 @@ class Supervisor:
     def obituary(self, child: Child) -> str:
         """How a process ended, for people: its name, node, status or signal, and its last log lines."""
         command = child.command
-        tail = _tail(command.log, TAIL_LINES)
-        told = f"; its last lines:\n{tail}" if tail else "; it wrote no log"
+        last = tail(command.log, TAIL_LINES)
+        told = f"; its last lines:\n{last}" if last else "; it wrote no log"
         return f"{command.name} on {self._place_of(command)} {_ending(child.poll())}{told}"
 
     def advice(self, child: Child) -> str:
         """What to do about the end of a process: read its log; where a SIGKILL from outside ended it, look there."""
         log, host = child.command.log, self._allocation.nodes[child.command.node].host
-        read = f"read {log}" if _tail(log, 1) else ""
+        read = f"read {log}" if tail(log, 1) else ""
         if child.poll() not in _KILLED:
             return read or f"run it by hand: its command line is in {self._paths.commands}"
         return "; ".join(filter(None, (_WHO_KILLS.format(host=host), read)))
@@ -372,13 +377,3 @@ def _ending(status: int | None) -> str:
             else f"ended with status {status}"
         )
     return f"ended with status {status}"
-
-
-def _tail(log: Path, lines: int) -> str:
-    """The last lines of a log without terminal colours; reads only the end of the file."""
-    if not log.exists():
-        return ""
-    with log.open("rb") as source:
-        source.seek(max(0, log.stat().st_size - 65536))
-        text = source.read().decode(errors="replace")
-    return "\n".join(f"    {line.rstrip()}" for line in _ANSI.sub("", text).splitlines()[-lines:] if line.strip())

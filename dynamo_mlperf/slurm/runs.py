@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import MOST_LOG_BYTES, RunPaths, read_bounded
+from dynamo_mlperf.process.command import AGAIN
 from dynamo_mlperf.slurm.submission import Submitted, read_submissions
 from dynamo_mlperf.topology.strict import nearest
 
@@ -269,7 +270,7 @@ def _workers(plan: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> tu
             asked.add(process)
         elif state == "ended" and process in asked:
             state = "stopped"
-        name = process.partition(".again-")[0]  # one that was started anew goes by its own name
+        name = process.partition(AGAIN)[0]  # one that was started anew goes by its own name
         if state and name in found:
             status = event.get("status") if state in {"ended", "stopped"} else None
             found[name] = WorkerFacts(name, found[name].host, state, status)

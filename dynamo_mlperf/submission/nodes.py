@@ -6,12 +6,16 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.submission.records import read_record
+from dynamo_mlperf.files import RunPaths, open_regular
+from dynamo_mlperf.submission.records import read_record, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from dynamo_mlperf.submission.records import Run
+
+_MOST_LINE_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -51,27 +55,52 @@ def nodes_of(run: Run) -> NodesSeen:
     Raises:
         ConfigError: Its records cannot be read.
     """
-    nodes = run.plan.get("nodes") or []
-    held = [int(node["gpus"]) for node in nodes]
-    used = [0] * len(held)
-    for worker in run.plan.get("workers") or []:
-        for rank in worker["ranks"]:
-            used[int(rank["node"])] += 1
+    try:
+        held, used = _accelerators(run.plan)
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise unreadable(RunPaths(run.root).plan, error) from error
     facts, differing = _alike(list(_hardware(run)))
     return NodesSeen(run.name, tuple(held), tuple(used), facts, differing)
 
 
+def _accelerators(plan: dict[str, Any]) -> tuple[list[int], list[int]]:
+    """Those of each node by its position, and how many of them a worker has."""
+    held = [int(node["gpus"]) for node in plan.get("nodes") or []]
+    used = [0] * len(held)
+    for worker in plan.get("workers") or []:
+        for rank in worker["ranks"]:
+            used[int(rank["node"])] += 1
+    return held, used
+
+
 def _hardware(run: Run) -> Iterator[dict[str, Any]]:
     """Each node's own account: the node checks of a local run, the agents' first words in a Slurm job."""
-    for path in sorted((run.root / "logs").glob("check-*.json")):
-        yield read_record(path).get("hardware") or {}
-    for path in sorted((run.root / "logs").glob("node-*.jsonl")):
-        with path.open() as source:
-            line = source.readline()
-        try:
-            yield json.loads(line)["facts"].get("hardware") or {}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
+    logs = run.root / "logs"
+    accounts = [(path, read_record(path)) for path in sorted(logs.glob("check-*.json"))]
+    accounts += [(path, _first_words(path)) for path in sorted(logs.glob("node-*.jsonl"))]
+    for path, account in accounts:
+        hardware = account.get("hardware") or {}
+        if not isinstance(hardware, dict):
+            raise unreadable(path, TypeError(f"hardware is {hardware!r:.60}"))
+        yield hardware
+
+
+def _first_words(path: Path) -> dict[str, Any]:
+    """The facts that an agent begins with; empty where it began with something else.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    try:
+        with open_regular(path) as source:
+            line = source.readline(_MOST_LINE_BYTES)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    try:
+        facts = json.loads(line)["facts"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def _alike(accounts: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], tuple[str, ...]]:

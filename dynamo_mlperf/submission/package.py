@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.rounds import CURRENT, round_of
 from dynamo_mlperf.errors import ConfigError, SetupError
-from dynamo_mlperf.files import total_bytes
+from dynamo_mlperf.files import shell_word, total_bytes
 from dynamo_mlperf.submission import layout, marks
 from dynamo_mlperf.submission.admission import admit, hopeless
 from dynamo_mlperf.submission.build import Content, build
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from dynamo_mlperf.submission.finding import Finding
+
+_BESIDE = 40
+"""Characters that are shown on either side of one that is none."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,9 @@ def package(request: PackageRequest, say: Callable[[str], None] = lambda _text: 
     try:
         changed = build(content, request.out, replace=request.replace)
         return _answer(request, content, changed=changed)
+    except UnicodeEncodeError as problem:
+        found = problem.object[max(0, problem.start - _BESIDE) : problem.end + _BESIDE]
+        raise ConfigError(f"a record of the runs holds what is no text: {found!r}", "copy the runs again") from problem
     except OSError as problem:
         where = problem.filename2 or problem.filename or request.out
         # What copies a whole folder has no cause of its own, but a list of files with theirs.
@@ -127,7 +133,12 @@ def _check_request(request: PackageRequest) -> None:
     if out.is_symlink() or (out.exists() and not _is_ours(request)):
         raise ConfigError(f"{out} is there already, and is no tree of this submitter's that package made", "--out NEW")
     if not out.absolute().parent.is_dir():
-        raise ConfigError(f"there is no folder {out.absolute().parent}", f"mkdir -p {out.absolute().parent}")
+        raise ConfigError(
+            f"there is no folder {out.absolute().parent}", f"mkdir -p {shell_word(out.absolute().parent)}"
+        )
+    for run in request.runs:
+        if out.resolve().is_relative_to(run.resolve()):
+            raise ConfigError(f"{out} lies in the run {run}, which stays as it is", "--out NEW")
 
 
 def _is_ours(request: PackageRequest) -> bool:

@@ -17,7 +17,7 @@ from dynamo_mlperf.load.directory import UNREADABLE
 from dynamo_mlperf.load.settings import below_rules
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.load.verification import verify_length, verify_tokens
-from dynamo_mlperf.record import TransferEvidence
+from dynamo_mlperf.record import TransferEvidence, transfer_from_json
 from dynamo_mlperf.submission.answers import answer_findings, length_findings
 from dynamo_mlperf.submission.finding import Finding, from_reasons
 from dynamo_mlperf.submission.performance import class_of
@@ -157,8 +157,8 @@ def _transfer(record: TestRecord) -> TransferEvidence | None:
     if value is None:
         return TransferEvidence(disaggregated=True, proof="none") if disaggregated else None
     try:
-        found = TransferEvidence(**value)
-    except TypeError as error:
+        found = transfer_from_json(value)
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"{record.directory / EVIDENCE} cannot be read: {error}", _again(record)) from error
     return replace(found, disaggregated=True) if disaggregated else found
 

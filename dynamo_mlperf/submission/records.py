@@ -95,13 +95,20 @@ class Run:
         return read_record(self.root / name)
 
     def commands(self) -> Iterator[dict[str, Any]]:
-        """Every process as it was started."""
+        """Every process as it was started: `argv` is a list, `env` an object.
+
+        Raises:
+            ConfigError: The record holds something else, or cannot be read.
+        """
         path = RunPaths(self.root).commands
         for line in _text(path, _MOST_BYTES).splitlines():
             try:
-                yield _mapping(path, json.loads(line))
-            except ValueError as error:
+                command = _mapping(path, json.loads(line))
+            except (ValueError, RecursionError) as error:
                 raise unreadable(path, error) from error
+            if not isinstance(command.get("argv"), list) or not isinstance(command.get("env", {}), dict):
+                raise ConfigError(f"{path} has a process that names no command line", "copy the run directory again")
+            yield command
 
 
 @dataclass(frozen=True)

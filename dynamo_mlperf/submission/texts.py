@@ -153,7 +153,7 @@ def _serving(run: Run) -> list[str]:
     for command in run.commands():
         if str(command.get("process", "")).rpartition("-")[0] in _NOT_SERVING or command.get("process") in _NOT_SERVING:
             continue
-        lines += [f"# {command['process']} on node {command['node']}", _as_shell(command)]
+        lines += [f"# {command.get('process')} on node {command.get('node')}", _as_shell(command)]
     return ["## Processes as started", *_fenced(lines, "sh")] if lines else []
 
 

@@ -16,10 +16,12 @@ from dynamo_mlperf.topology.document import Problem
 if TYPE_CHECKING:
     from dynamo_mlperf.topology.spec import Role
 
-_SUFFIXED = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<suffix>[kKmMgGtT])")
+_SUFFIXED = re.compile(r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,18})?)(?P<suffix>[kKmMgGtT])")
 _DECIMAL: Mapping[str, int] = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY: Mapping[str, int] = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _WHOLE = re.compile(r"[0-9]{1,18}")
+_MOST = 10**18
+"""No engine counts as far."""
 
 
 def length_of(value: object) -> int | None:
@@ -30,7 +32,7 @@ def length_of(value: object) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return value if value > 0 else None
+        return value if 0 < value < _MOST else None
     text = value.strip() if isinstance(value, str) else ""
     if _WHOLE.fullmatch(text):
         return int(text) or None
@@ -65,7 +67,7 @@ def _float(value: object) -> float:
     """The number that a value is; -1 where it is none."""
     try:
         number = -1.0 if isinstance(value, bool) or not isinstance(value, int | float | str) else float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return -1.0
     return number if math.isfinite(number) else -1.0
 

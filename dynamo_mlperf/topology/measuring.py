@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -29,6 +30,8 @@ _LEAST_S = 0.1
 def _path_text(path: str) -> str:
     if not path.strip() or "\0" in path:
         raise ValueError("wanted a path, got an empty text")
+    if any(unicodedata.category(letter) in {"Cc", "Cs"} for letter in path):
+        raise ValueError(f"wanted a path of one line without control characters, got {path!r:.80}")
     if path.startswith("~"):
         raise ValueError(f"write {path} out: the job may run for another user's home")
     return path

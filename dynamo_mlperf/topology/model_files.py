@@ -61,7 +61,7 @@ def served_model(topology: Topology, base: Path) -> ServedModel | None:
 def _read_shape(directory: Path | None) -> ModelShape | None:
     try:
         value = json.loads(read_bounded(directory / "config.json")) if directory else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return shape_of(value) if isinstance(value, dict) else None
 

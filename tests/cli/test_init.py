@@ -158,6 +158,15 @@ def test_a_directory_of_your_own_is_not_taken_for_an_asset(tmp_path: Path, capsy
     assert not (model / "mine.bin").exists()
 
 
+def test_a_marker_that_is_no_text_is_that_of_another_generator(tmp_path: Path) -> None:
+    assert _run("--assets", tmp_path) == 0
+    marker = tmp_path / init.TINY_PROMPTS / init.MADE_BY
+    made = marker.read_bytes()
+    marker.write_bytes(b"\xff\xfe")
+    assert _run("--assets", tmp_path) == 0
+    assert marker.read_bytes() == made
+
+
 def test_a_failed_writer_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,7 +177,10 @@ def test_a_failed_writer_leaves_nothing(
 
     monkeypatch.setattr("dynamo_mlperf.benchmark.tiny_model.write_tiny_model", fail)
     assert _run("--assets", tmp_path / "assets") == 3
-    assert "No space left on device\n  Try: name a directory that you can write\n" in capsys.readouterr().err
+    assert (
+        "No space left on device\n  Try: name another directory that you can write, with room\n"
+        in capsys.readouterr().err
+    )
     assert list((tmp_path / "assets").iterdir()) == []
 
 

@@ -170,3 +170,15 @@ def test_what_files_hold_neither_steers_the_terminal_nor_stops_the_answer(direct
     done = _judge(str(directory), "--scenario", "Interactive")
     assert (done.returncode, done.stderr) == (5, "")
     assert "got \\ud800\\x1b[31m\\nVALID\n" in done.stdout
+
+
+def test_a_test_that_makes_the_exit_code_is_told() -> None:
+    """The performance test is VALID, and the answer ends with 5."""
+    verdict = Verdict("VALID", "official", "b", "Offline", "runs/x", tests={"accuracy": "INVALID", "TEST06": "VALID"})
+    assert (list(lines(verdict))[-2:], verdict.exit_code) == (
+        [
+            "  accuracy test INVALID: its result.json says why; the exit code is that of all tests",
+            "  TEST06 test VALID",
+        ],
+        5,
+    )

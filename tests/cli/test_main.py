@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -163,6 +166,38 @@ def test_an_answer_that_cannot_be_written_is_an_error() -> None:
         done = subprocess.run((*PROGRAM, "schema"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == ExitCode.SETUP
     assert done.stderr == "error: the answer could not be written: no space left where stdout goes\n"
+
+
+def test_a_place_that_this_user_may_not_see_is_no_bug(tmp_path: Path, repository: Path) -> None:
+    """As root does with its privileges dropped: what a folder of somebody else's holds is not to be seen."""
+    topology = tmp_path / "demo.yaml"
+    text = (repository / "topologies" / "demo.yaml").read_text()
+    topology.write_text(text.replace("staging/tiny-qwen3-vl-moe.yaml", f"{tmp_path}/closed/weights.yaml"))
+    (tmp_path / "closed").mkdir(mode=0)
+    as_user = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+    argv = (*as_user, *PROGRAM, "plan", str(topology), "--json")
+    done = subprocess.run(argv, text=True, capture_output=True, check=False)
+    assert done.stderr == (
+        f"error: Permission denied: {tmp_path}/closed/weights.yaml\n"
+        "  Try: another path, or chmod and chown it so that this user may use it\n"
+    )
+    assert (done.returncode, json.loads(done.stdout)["error"]["exit_code"]) == (ExitCode.USAGE, 2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a small file system")
+def test_a_full_disk_is_no_bug_and_destroys_nothing(mount_small: Callable[[str], Path], repository: Path) -> None:
+    small = mount_small("16k")
+    text = (repository / "topologies" / "demo.yaml").read_text().replace("--nodes=2", "--nodes=3")
+    (small / "demo.yaml").write_text(text)
+    with contextlib.suppress(OSError), (small / "fill").open("wb", buffering=0) as out:
+        while True:
+            out.write(b"x" * 4096)
+    done = run("plan", str(small / "demo.yaml"), "--fix-batch", cwd=str(repository))
+    assert done.stderr.splitlines()[-2:] == [
+        f"error: No space left on device: {small}/demo.yaml",
+        "  Try: make room there, or name another place",
+    ]
+    assert (done.returncode, (small / "demo.yaml").read_text()) == (ExitCode.SETUP, text)
 
 
 def test_the_doctor_tries_what_a_deployment_starts(tmp_path: Path) -> None:

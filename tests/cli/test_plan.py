@@ -466,6 +466,10 @@ def test_numbers_and_letters_that_no_file_can_hold_are_refused(here: Path, repos
     assert isinstance(result.exception, ConfigError), result.exception
     assert "gpu_memory_gib" in result.exception.what
     assert "surrogate" in result.exception.what
+    shutil.copy(repository / "topologies" / name, here)
+    (here / name).write_text((here / name).read_text().replace("max-model-len: 65536", f"max-model-len: {10**29}"))
+    assert isinstance((refused := plan(name).exception), ConfigError), refused
+    assert f"max-model-len: wanted a whole number from 1 on, such as 8192 or 8k, or auto, got {10**29}" in refused.what
 
 
 @pytest.mark.parametrize(

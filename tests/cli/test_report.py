@@ -9,10 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from dynamo_mlperf.cli.report import command
-from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.errors import ConfigError, SetupError
 from tests.report.run_builder import build_run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from click.testing import Result
 
     from tests.report.run_builder import Kind
@@ -141,3 +143,15 @@ def test_a_pipe_is_no_place_for_the_page(runs: Path) -> None:
     os.mkfifo("pipe")
     with pytest.raises(ConfigError, match="is a device or pipe"):
         report("r", "--html", "pipe")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a small file system")
+def test_a_page_that_finds_no_room_leaves_the_one_that_was_there(
+    runs: Path, mount_small: Callable[[str], Path]
+) -> None:
+    build_run(runs / "r", queries=800)
+    small = mount_small("16k")
+    (small / "page.html").write_text("before")
+    with pytest.raises(SetupError, match=r"page\.html: No space left on device"):
+        report("r", "--html", str(small / "page.html"))
+    assert [(path.name, path.read_text()) for path in small.iterdir()] == [("page.html", "before")]

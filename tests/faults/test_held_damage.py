@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from dynamo_mlperf.job.held import ANSWER, HELD_DIR
+from dynamo_mlperf.job.held import ANSWER, HELD_DIR, spooled
 from tests.faults.test_run_refusals import fill
-from tests.job.chain import Place, Run, client_was_late, listening, marked_processes
+from tests.job.chain import END_S, Place, Run, client_was_late, listening, marked_processes, wait_until
 
 pytestmark = [pytest.mark.dynamo, pytest.mark.loadgen]
 
 LONG = {"reduced": {"min_duration_s": 300}}
+SOME_SECONDS = {"reduced": {"min_duration_s": 15}}
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,17 @@ def assert_still_measures(place: Place, holder: Run) -> None:
         ended = run.end()
         verdict = run.verdict()
         assert client_was_late(verdict) or (ended.status, verdict["reasons"]) == (0, []), ended.stderr
+
+
+def assert_let_go(holder: Run, run_id: str, ports: range) -> None:
+    """The hold has ended by itself, since its directory is gone, and has left nothing."""
+    ended = holder.end()
+    assert ended.status in {0, 5}, ended.stderr  # by its own measurement, for which a busy client may be late
+    assert f"engines are let go: {holder.paths.root / HELD_DIR} is gone, and nobody can ask any more" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not marked_processes(run_id)
+    assert not set(listening()) & set(ports)
+    assert not holder.paths.root.exists()
 
 
 def truncated(path: Path) -> None:
@@ -113,7 +126,7 @@ def test_a_disk_that_fills_up_is_named_to_who_measures_there(
         fill(disk)
         ended = run.end()
         assert ended.status == 3, ended.stderr
-        assert f"error: {disk / 'run'}: No space left on device" in ended.stderr
+        assert f"error: {run.paths.verdict}: No space left on device" in ended.stderr
         assert "Traceback" not in ended.stderr
         assert not run.paths.verdict.exists()
     assert_still_measures(place, holder)
@@ -141,10 +154,56 @@ def test_a_hold_whose_directory_vanishes_ends(place: Place) -> None:
     with place.holding() as holder:
         run_id, ports = holder.run_id, holder.ports()
         shutil.rmtree(holder.paths.root)
-        ended = holder.end()
-    assert ended.status == 0, ended.stderr
-    assert f"engines are let go: {holder.paths.root / HELD_DIR} is gone, and nobody can ask any more" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert not marked_processes(run_id)
-    assert not set(listening()) & set(ports)
-    assert not holder.paths.root.exists()
+        assert_let_go(holder, run_id, ports)
+
+
+def test_a_measurement_whose_holder_loses_its_directory_comes_to_its_verdict(place: Place) -> None:
+    with place.holding() as holder:
+        run_id, ports = holder.run_id, holder.ports()
+        with place.run(place.topology(SOME_SECONDS), "--attach", str(holder.paths.root)) as run:
+            run.wait_until_measuring()
+            shutil.rmtree(holder.paths.root)
+            ended, verdict = run.end(), run.verdict()
+        assert client_was_late(verdict) or (ended.status, verdict["reasons"]) == (0, []), ended.stderr
+        assert f"{holder.paths.root} is gone: what run {holder.paths.root.name} measures goes on to its" in ended.stderr
+        assert f"`kill {holder.process.pid}` ends it with the engines" in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert holder.stderr().count("who asked for it sees no progress any more: No such file") == 1
+        assert_let_go(holder, run_id, ports)
+        run.assert_nothing_left()
+
+
+def test_a_request_that_vanishes_with_the_holders_directory_is_no_run(place: Place) -> None:
+    with place.holding() as holder:
+        run_id, ports = holder.run_id, holder.ports()
+        holder.send(signal.SIGSTOP)  # so that it does not begin
+        with place.run(place.topology(), "--attach", str(holder.paths.root)) as run:
+            wait_until(lambda: bool(spooled(holder.paths.root / HELD_DIR)), END_S)
+            shutil.rmtree(holder.paths.root)
+            holder.send(signal.SIGCONT)
+            ended = run.end()
+        assert (ended.status, ended.stdout) == (3, ""), ended.stderr
+        assert f"error: run {holder.paths.root.name}, which held the engines, is gone, and so is its" in ended.stderr
+        assert "and no measurement began\n  Try: start engines anew: `dynamo-mlperf run FILE --hold`\n" in ended.stderr
+        assert not run.paths.root.exists()
+        assert_let_go(holder, run_id, ports)
+
+
+def test_what_no_file_can_stop_any_more_ends_as_it_is_told(place: Place) -> None:
+    with place.holding() as holder:
+        run_id, ports = holder.run_id, holder.ports()
+        with place.run(place.topology(LONG), "--attach", str(holder.paths.root)) as run:
+            run.wait_until_measuring()
+            shutil.rmtree(holder.paths.root)
+            wait_until(lambda: f"`kill {holder.process.pid}` ends it" in run.stderr(), END_S)
+            run.send(signal.SIGINT)
+            wait_until(lambda: "cannot be asked to end the measurement: No such file" in run.stderr(), END_S)
+            holder.send(signal.SIGTERM)
+            ended, verdict = run.end(), run.verdict()
+        assert (verdict["verdict"], ended.status) == ("FAILED", 4), ended.stderr
+        assert "which holds the engines, was stopped by SIGTERM" in verdict["reasons"][0]["got"]
+        holder.end()
+        assert "Traceback" not in ended.stderr + holder.stderr()
+        assert not marked_processes(run_id)
+        assert not set(listening()) & set(ports)
+        run.assert_nothing_left()

@@ -79,6 +79,19 @@ def test_an_existing_run_directory_is_not_touched(place: Place, tmp_path: Path) 
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("verdict.json", "precious")]
 
 
+def test_lines_that_nobody_completed_are_told_before_anything_starts(place: Place, tmp_path: Path) -> None:
+    """Of both files, as `submit` tells them."""
+    topology, site = place.topology(), place.root / "unfinished.yaml"
+    topology.write_text(topology.read_text() + "# FILL IN: a rate\n")
+    site.write_text(f"local_path: {place.local}\n# interface: ib0   # FILL IN: ip address\n")
+    with place.run(topology, "--site", str(site), run_dir=tmp_path) as run:  # that is there, so that nothing starts
+        told, action = run.end().stderr.partition("error: ")[0].splitlines(), "complete what is meant, then take"
+    assert [line.partition(action)[0] for line in told] == [
+        f"warning: FILL IN still stands in line {len(topology.read_text().splitlines())}: ",
+        f"warning: {site}: FILL IN still stands in line 2: ",
+    ]
+
+
 def test_a_missing_weights_manifest_is_named(place: Place) -> None:
     ended = refused(place, place.topology({"model": {"weights": {"stage": "staging/no-such.yaml"}}}))
     assert "staging/no-such.yaml" in ended.stderr

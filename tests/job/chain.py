@@ -295,9 +295,9 @@ def _end(run: Run) -> None:
                 process.kill()
 
 
-def wait_until(true: Callable[[], bool]) -> None:
+def wait_until(true: Callable[[], bool], timeout_s: float = GONE_S) -> None:
     """Until it is."""
-    deadline = time.monotonic() + GONE_S
+    deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)

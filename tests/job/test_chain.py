@@ -120,6 +120,7 @@ def test_interactive_leaves_a_complete_record(place: Place) -> None:
         assert (latency["limit"], latency["percentile"], latency["over_limit"]) == (LIMIT_MS, 0.9, 0)
         holds_everything(run, topology)
         says_how_each_process_was_started(run)
+        assert "  1 of 1 machines looked at\n" in ended.stderr, "the plan's two nodes are one machine"
         last = ended.stdout.splitlines()[-1]
         assert last.startswith("VALID [rehearsal] qwen3-vl-235b-a22b Interactive ")
         assert last.endswith(f"  {run.paths.root.relative_to(place.root)}")

@@ -32,6 +32,7 @@ V6_0_SEEDS = {
     "effective_sample_index_rng_seed": 14276810075590677512,
     "effective_schedule_rng_seed": 3936089224930324775,
 }
+DEPLOYED = "roles: {prefill: {}, decode: {}}\nmeasure: {benchmark: qwen3-vl-235b-a22b, scenario: Interactive}\n"
 ROUTED = TransferEvidence(disaggregated=True, proof="routing only", requests=64, prefill_requests=64)
 
 
@@ -62,7 +63,7 @@ def test_our_run_gets_the_verdict_it_gave_and_one_sample_decides(tmp_path: Path,
     samples = [f"sample {n}" + (" fault=slow" if n < slow else "") for n in range(64)]
     run_to_judge(tmp_path, settings, Script(ttft_ms=180, tpot_ms=1, tokens=3), samples)
     (tmp_path / "evidence.json").write_text(json.dumps({"transfer": dataclasses.asdict(ROUTED)}))
-    (tmp_path / "topology.yaml").write_text("engine: mocker\nreduced: {samples: 64}\n")
+    (tmp_path / "topology.yaml").write_text(f"engine: mocker\n{DEPLOYED}reduced: {{samples: 64}}\n")
     (tmp_path / "commands.jsonl").write_text('{"argv": ["python", "-m", "dynamo.mocker"]}\n')
     theirs = judge(tmp_path / "loadgen", settings, ROUTED, "rehearsal", str(tmp_path))
     theirs = dataclasses.replace(theirs, model="tiny-model")

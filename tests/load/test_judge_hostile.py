@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dynamo_mlperf.benchmark.rules import Reduction, benchmark
-from dynamo_mlperf.errors import ConfigError, MeasureError
+from dynamo_mlperf.errors import ConfigError, ExitCode, MeasureError
 from dynamo_mlperf.load.directory import Wanted, judge_directory
 from dynamo_mlperf.load.logs import DETAIL, SUMMARY
 from dynamo_mlperf.load.settings import below_rules, build_settings
@@ -259,6 +259,17 @@ def _other_sample(root: Path) -> None:
     (root / "loadgen" / "queries.csv").write_text("\n".join(lines) + "\n")
 
 
+def _lost_at_the_end(root: Path) -> None:
+    log = root / "loadgen" / DETAIL
+    log.write_text(log.read_text().replace('"result_query_count", "value": 64', '"result_query_count", "value": 63'))
+
+
+def _side_test(root: Path, recorded: str | None, found: str) -> None:
+    _edit(root / "verdict.json", lambda it: it.update(tests={"TEST06": recorded} if recorded else {}))
+    (root / "TEST06").mkdir()
+    (root / "TEST06" / "result.json").write_text(json.dumps({"verdict": found}))
+
+
 INVALID: dict[str, tuple[Callable[[Path], object], str]] = {
     "evidence lost": (
         lambda root: (root / "evidence.json").unlink(),
@@ -279,6 +290,19 @@ INVALID: dict[str, tuple[Callable[[Path], object], str]] = {
         "failed requests in both files",
     ),
     "sample far outside": (_other_sample, "equal issue"),
+    "queries lost at the end": (_lost_at_the_end, "queries that ended by LoadGen's log: wanted 64, got 63"),
+    "another rate recorded": (
+        lambda root: _edit(root / "verdict.json", lambda it: it.update(target_qps=99)),
+        "figures that the run itself recorded: wanted those of its files, got others: target_qps",
+    ),
+    "a test that did not pass": (
+        lambda root: _side_test(root, "VALID", "INVALID"),
+        "TEST06 test: wanted VALID, as the run itself recorded, got INVALID in its result.json",
+    ),
+    "a test that is gone": (
+        lambda root: _edit(root / "verdict.json", lambda it: it.update(tests={"accuracy": "VALID"})),
+        "accuracy test: wanted VALID, as the run itself recorded, got none in its result.json",
+    ),
 }
 
 
@@ -289,6 +313,13 @@ def test_a_tampered_run_of_ours_is_invalid(ours: Path, name: str) -> None:
     edit(ours)
     verdict = judge_directory(ours)
     assert (verdict.verdict, said in texts(verdict)) == ("INVALID", True)
+
+
+@pytest.mark.loadgen
+def test_a_test_that_verdict_json_lost_counts_all_the_same(ours: Path) -> None:
+    _side_test(ours, None, "INVALID")
+    verdict = judge_directory(ours)
+    assert (verdict.tests, verdict.exit_code) == ({"TEST06": "INVALID"}, ExitCode.INVALID)
 
 
 @pytest.mark.loadgen
@@ -310,7 +341,24 @@ def _pipe(root: Path) -> None:
     os.mkfifo(root / "loadgen" / "queries.csv")
 
 
+def _counted(**counts: object) -> Callable[[Path], None]:
+    return lambda root: _edit(root / "evidence.json", lambda it: it["transfer"].update(counts))
+
+
+def _cut_topology(root: Path) -> None:
+    text = (root / "topology.yaml").read_text()
+    (root / "topology.yaml").write_text(text[: text.index("measure:")])
+
+
 NOTHING: dict[str, Callable[[Path], object]] = {
+    "requests in words": _counted(requests="64"),
+    "bytes in a list": _counted(kv_bytes=[1]),
+    "more than can be counted": _counted(kv_bytes=10**400),
+    "not a number": _counted(transfers=NAN),
+    "an unknown proof": _counted(proof="trust me"),
+    "a topology that is cut": _cut_topology,
+    "a process without a command": lambda root: (root / "commands.jsonl").write_text('{"argv": {}}\n'),
+    "rate of 0": lambda root: _edit(root / "measure.json", lambda it: it["settings"].update(target_qps=0)),
     "another engine": lambda root: _engine(root, "vllm", "dynamo.mocker"),
     "no settings": lambda root: (root / "measure.json").unlink(),
     "no topology": lambda root: (root / "topology.yaml").unlink(),

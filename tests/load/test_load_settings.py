@@ -134,6 +134,7 @@ def test_accuracy_needs_its_own_number_of_samples() -> None:
     [
         (Reduction(samples=0), "samples is 0"),
         (Reduction(samples=9000), "samples is 9000, and the rules ask for 8000"),
+        (Reduction(min_duration_s=1e308), r"min_duration_s is 1e\+308, and the rules ask for 600 s"),
         (Reduction(min_duration_s=601), "min_duration_s is 601, and the rules ask for 600 s"),
         (Reduction(min_duration_s=0), "min_duration_s is 0"),
         (Reduction(percentile=0.9), "percentile is 0.9, in percent"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from dynamo_mlperf.load.trace import TRACE, traced_latencies_ms
 
 TEXT = """\
@@ -27,3 +29,11 @@ def test_no_trace_has_no_latencies(tmp_path: Path) -> None:
     assert traced_latencies_ms(tmp_path / TRACE) == {}
     (tmp_path / TRACE).write_text("")
     assert traced_latencies_ms(tmp_path / TRACE) == {}
+
+
+def test_a_line_without_end_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / TRACE).open("wb") as out:
+        out.write(TEXT.encode())
+        out.truncate(1_000_000_000_000)
+    with pytest.raises(ValueError, match="has a line of 1 MB and more"):
+        traced_latencies_ms(tmp_path / TRACE)

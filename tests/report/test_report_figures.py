@@ -57,7 +57,7 @@ def test_what_did_not_measure_has_no_figure_even_where_the_files_hold_some(tmp_p
     assert figures.latencies == ()
 
 
-@pytest.mark.parametrize("text", ['{"verdict": "VAL', "{}", "[]"])
+@pytest.mark.parametrize("text", ['{"verdict": "VAL', "{}", "[]", '{"verdict": "valid"}', '{"verdict": "\\u001b[31m"}'])
 def test_a_verdict_that_cannot_be_read_is_not_one_that_is_yet_to_come(tmp_path: Path, text: str) -> None:
     paths = build_run(tmp_path / "run", queries=800)
     paths.verdict.write_text(text)

@@ -72,7 +72,7 @@ def test_control_characters_do_not_reach_a_terminal() -> None:
     assert q.printable("a\x1b[31mb\x00\r\nc\td") == "a\ufffd[31mb\ufffd\ufffd\nc\td"
 
 
-@pytest.mark.parametrize("value", [True, "7", None, math.nan, math.inf, [1]])
+@pytest.mark.parametrize("value", [True, "7", None, math.nan, math.inf, 1e308, -1e308, [1]])
 def test_what_is_no_number(value: object) -> None:
     assert q.number_or_none(value) is None
 

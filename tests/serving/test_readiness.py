@@ -12,13 +12,13 @@ from dynamo_mlperf.serving.canary import CANARY_TOKENS, greedy
 from dynamo_mlperf.serving.endpoints import Endpoints
 from dynamo_mlperf.serving.errands import answer_text
 from dynamo_mlperf.serving.http import Response
+from dynamo_mlperf.serving.loading import shortened
 from dynamo_mlperf.serving.readiness import (
     Gate,
     check_addresses,
     directed_headers,
     listed_ids,
     serves_requests,
-    shortened,
     worker_pairs,
 )
 from dynamo_mlperf.topology.plan import Slot, Worker, make_plan

@@ -15,6 +15,7 @@ from dynamo_mlperf.load.settings import LoadSettings
 from dynamo_mlperf.submission.description import description_findings
 from dynamo_mlperf.submission.finding import RefusedError
 from dynamo_mlperf.submission.package import PackageRequest, package
+from tests.fakes.odd_files import ODD
 from tests.submission.conftest import request_of
 from tests.submission.made_runs import (
     Made,
@@ -474,3 +475,51 @@ def test_made_results_are_as_the_job_records_them(tmp_path: Path) -> None:
     write_result(tmp_path, SERVER, "accuracy", SERVER.accuracy_settings, {})
     read = json.loads((tmp_path / "result.json").read_text())
     assert LoadSettings.from_json(read["settings"]) == SERVER.accuracy_settings
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_stands_in_the_place_of_a_nodes_own_account_is_not_waited_for(base: Path, odd: str) -> None:
+    path = base / "Server" / "logs" / "node-1.jsonl"
+    path.unlink()
+    ODD[odd](path)
+    with pytest.raises(RefusedError if odd == "1.5 GB" else ConfigError):
+        package(request_of(base))
+
+
+@pytest.mark.parametrize(
+    ("file", "value", "said"),
+    [
+        ("logs/node-1.jsonl", {"facts": {"hardware": [1]}}, "hardware is [1]"),
+        ("plan.json", {"nodes": [{"gpus": "four"}]}, "invalid literal for int() with base 10: 'four'"),
+        ("plan.json", {"nodes": [{"gpus": 4}], "workers": [{"ranks": [{"node": 7}]}]}, "list index out of range"),
+    ],
+)
+def test_a_damaged_account_of_the_nodes_is_refused(base: Path, file: str, value: object, said: str) -> None:
+    (base / "Server" / file).write_text(json.dumps(value) + "\n")
+    with pytest.raises(ConfigError) as caught:
+        package(request_of(base))
+    assert caught.value.what == f"{base / 'Server' / file} cannot be read: {said}"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"argv": 7}, "has a process that names no command line"),
+        ({"env": ["A=1"]}, "has a process that names no command line"),
+        ({"env": {"DYN_LOG": "\ud800"}}, "a record of the runs holds what is no text"),
+    ],
+)
+def test_a_damaged_record_of_what_was_started_is_refused(base: Path, change: dict[str, Any], said: str) -> None:
+    path = base / "Server" / "commands.jsonl"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}) + "\n")
+    with pytest.raises((ConfigError, RefusedError)) as caught:
+        package(request_of(base))
+    assert said in str(caught.value)
+    assert not (base / "tree").exists()
+
+
+def test_a_tree_does_not_go_into_a_run(base: Path) -> None:
+    request = request_of(base)
+    inside = PackageRequest(request.runs, request.description, "ACME", base / "Server" / "tree")
+    with pytest.raises(ConfigError, match=r"lies in the run .*Server, which stays as it is"):
+        package(inside)

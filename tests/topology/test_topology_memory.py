@@ -198,3 +198,24 @@ def refuses_role(topology: Topology, name: str) -> bool:
     except CapacityError as refused:
         return f"roles.{name}:" in refused.what
     return False
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("head_dim", value) for value in ("x" * 300, [None], 10**29, -1, 1.5, True)),
+        *(("num_hidden_layers", value) for value in (0, "94", float("nan"))),
+        *(("num_experts", value) for value in ("many", {"a": 1})),
+        ("intermediate_size", -12288),
+    ],
+)
+def test_a_config_whose_sizes_are_none_tells_no_shape(key: str, value: object) -> None:
+    published = PUBLISHED["qwen3-vl-235b-a22b"]
+    assert shape_of(published) is not None
+    assert shape_of({**published, "text_config": {**published["text_config"], key: value}}) is None
+
+
+@pytest.mark.parametrize("part", ["text_config", "vision_config", "quantization_config"])
+@pytest.mark.parametrize("value", [[1], "x", 7])
+def test_a_config_of_other_parts_tells_no_shape(part: str, value: object) -> None:
+    assert shape_of({**PUBLISHED["qwen3-vl-235b-a22b"], part: value}) is None

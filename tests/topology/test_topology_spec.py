@@ -342,6 +342,10 @@ def test_paths_stay_as_written_until_they_are_resolved(tmp_path: Path) -> None:
     assert (paths.manifest, paths.weights, paths.dataset) == (tmp_path / "staging/m.yaml", None, tmp_path / "data")
     assert parse_topology(SAMPLE).resolve(tmp_path).weights == Path("/weights")
     assert "~" in refused(changed("{path: /weights}", "{path: ~/w}"))
+    for odd in ("a\\nb", "a\\e[31mb", "\\x9bA"):
+        assert "a path of one line without control characters" in refused(
+            changed("{path: /weights}", f'{{path: "{odd}"}}')
+        )
 
 
 def test_every_shipped_topology_is_executable_and_fits(repository: Path) -> None:
