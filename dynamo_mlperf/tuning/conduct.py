@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -162,7 +161,7 @@ def answer_json(
         "confirmed": found,
         "valid": found,
         "located": isinstance(step, Answer) and step.located,
-        "located_within": _rounded(step.within) if isinstance(step, Answer) else None,
+        "located_within": step.within if isinstance(step, Answer) else None,
         "binding_constraint": step.binding,
         "pass_probability": round(step.pass_probability, 3) if isinstance(step, Answer) else None,
         "kind": "answer" if isinstance(step, Answer) else step.kind,
@@ -175,11 +174,6 @@ def answer_json(
         "tolerance": settings.tolerance,
         "probes": [_probe_json(record) for record in history],
     }
-
-
-def _rounded(share: float | None) -> float | None:
-    """To a tenth of a percent, upwards; a wide share to three digits says nothing."""
-    return None if share is None else math.ceil(share * 1000) / 1000
 
 
 def _probe_json(record: ProbeRecord) -> dict[str, Any]:

@@ -149,14 +149,19 @@ class Fit:
         """Probability that a full run at this rate passes every constraint."""
         return min(posterior.pass_probability(rate, self._weights[name]) for name, posterior in self.posteriors.items())
 
-    def room_above(self, rate: float) -> float:
-        """How far above a rate, as a share of it, the highest one that passes may be, with probability 0.9."""
+    def room_above(self, rate: float, failed: float | None = None) -> float:
+        """How far above a rate, as a share of it, the highest one that passes may be, with probability 0.9.
+
+        To a tenth of a percent, upwards, so that it claims no more than is known; no further than `failed`, a rate
+        above it that was seen to fail.
+        """
         wanted = self.settings.pass_probability
         tops = (
             quantile(posterior.pass_rates(wanted, self._weights[name]), self._weights[name], _CLAIMED)
             for name, posterior in self.posteriors.items()
         )
-        return max(math.exp(min(tops)) / rate - 1.0, 0.0)
+        top = min(math.exp(min(tops)), failed or math.inf)
+        return math.ceil(1000.0 * max(top / rate - 1.0, 0.0)) / 1000.0
 
     def holds_probability(self, rate: float) -> float:
         """Probability that a repeat at this rate passes with even odds or better."""

@@ -217,7 +217,7 @@ def _answer(history: History, index: int, fit: Fit, outlook: Outlook, binding: s
     above = "the upper end of the range" if top else f"estimated limit {outlook.rate:.4g} QPS by {binding}"
     failed = min((each for each in _failed(history, fit.settings) if each > rate), default=None)
     seen = f"{failed:.5g} QPS was seen to fail" if failed else "no higher rate was seen to fail"
-    within = None if top else min(fit.room_above(rate), (failed or math.inf) / rate - 1.0)
+    within = None if top else fit.room_above(rate, failed)
     room = "" if within is None else f"none more than {100 * within:.1f} % higher holds, with probability 0.9; "
     reason = f"full-length VALID run at {rate:.5g} QPS; {above}; {seen}; {room}"
     reason += f"a repeat passes with probability {chance:.2f}"
