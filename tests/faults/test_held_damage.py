@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,17 @@ def assert_let_go(holder: Run, run_id: str, ports: range) -> None:
     assert not marked_processes(run_id)
     assert not set(listening()) & set(ports)
     assert not holder.paths.root.exists()
+
+
+@contextmanager
+def measuring_for_a_lost_holder(place: Place, file: Mapping[str, object]) -> Iterator[tuple[Run, str, range, Run]]:
+    """A holder, its run id and ports, and a run that it measures, once the holder's directory is gone."""
+    with place.holding() as holder:
+        run_id, ports = holder.run_id, holder.ports()
+        with place.run(place.topology(file), "--attach", str(holder.paths.root)) as run:
+            run.wait_until_measuring()
+            shutil.rmtree(holder.paths.root)
+            yield holder, run_id, ports, run
 
 
 def truncated(path: Path) -> None:
@@ -158,12 +170,8 @@ def test_a_hold_whose_directory_vanishes_ends(place: Place) -> None:
 
 
 def test_a_measurement_whose_holder_loses_its_directory_comes_to_its_verdict(place: Place) -> None:
-    with place.holding() as holder:
-        run_id, ports = holder.run_id, holder.ports()
-        with place.run(place.topology(SOME_SECONDS), "--attach", str(holder.paths.root)) as run:
-            run.wait_until_measuring()
-            shutil.rmtree(holder.paths.root)
-            ended, verdict = run.end(), run.verdict()
+    with measuring_for_a_lost_holder(place, SOME_SECONDS) as (holder, run_id, ports, run):
+        ended, verdict = run.end(), run.verdict()
         assert client_was_late(verdict) or (ended.status, verdict["reasons"]) == (0, []), ended.stderr
         assert f"{holder.paths.root} is gone: what run {holder.paths.root.name} measures goes on to its" in ended.stderr
         assert f"`kill {holder.process.pid}` ends it with the engines" in ended.stderr
@@ -190,16 +198,12 @@ def test_a_request_that_vanishes_with_the_holders_directory_is_no_run(place: Pla
 
 
 def test_what_no_file_can_stop_any_more_ends_as_it_is_told(place: Place) -> None:
-    with place.holding() as holder:
-        run_id, ports = holder.run_id, holder.ports()
-        with place.run(place.topology(LONG), "--attach", str(holder.paths.root)) as run:
-            run.wait_until_measuring()
-            shutil.rmtree(holder.paths.root)
-            wait_until(lambda: f"`kill {holder.process.pid}` ends it" in run.stderr(), END_S)
-            run.send(signal.SIGINT)
-            wait_until(lambda: "cannot be asked to end the measurement: No such file" in run.stderr(), END_S)
-            holder.send(signal.SIGTERM)
-            ended, verdict = run.end(), run.verdict()
+    with measuring_for_a_lost_holder(place, LONG) as (holder, run_id, ports, run):
+        wait_until(lambda: f"`kill {holder.process.pid}` ends it" in run.stderr(), END_S)
+        run.send(signal.SIGINT)
+        wait_until(lambda: "cannot be asked to end the measurement: No such file" in run.stderr(), END_S)
+        holder.send(signal.SIGTERM)
+        ended, verdict = run.end(), run.verdict()
         assert (verdict["verdict"], ended.status) == ("FAILED", 4), ended.stderr
         assert "which holds the engines, was stopped by SIGTERM" in verdict["reasons"][0]["got"]
         holder.end()
