@@ -71,10 +71,10 @@ def _swap(over: dict[str, int]) -> dict[str, int]:
 def test_probabilities_fall_with_the_rate() -> None:
     fit = Fit((record(36.0, 0.002), record(40.0, 0.02, begin_s=615.0)), SETTINGS, 1230.0)
     rates = (34.0, 36.0, 38.0, 40.0, 42.0)
-    for told in (fit.pass_probability, fit.holds_probability):
+    for told, most in ((fit.pass_probability, 0.9), (fit.holds_probability, 1.0)):
         values = [told(rate) for rate in rates]
         assert values == sorted(values, reverse=True)
-        assert values[0] > 0.9
+        assert 0.94 * most < values[0] <= most, "a tenth of repeats fails for what no single run tells"
         assert values[-1] < 0.1
 
 

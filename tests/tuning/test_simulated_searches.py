@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +11,9 @@ from dynamo_mlperf.tuning.fit import certifies
 from dynamo_mlperf.tuning.probes import Answer, NoAnswer, SearchSettings
 from tests.performance.simulators.runs import simulate
 from tests.performance.simulators.searching import Outcome, search, settings_of, stream
+from tests.performance.simulators.systems import HELD_OUT, OTHER, TUNING, TUNING_WITHOUT, fresh
 from tests.performance.simulators.systems import PADDED as PADDED_SYSTEMS
-from tests.performance.simulators.systems import TUNING, TUNING_WITHOUT
+from tests.performance.simulators.truth import Truth, find_truth
 
 TRUE = {
     "tuning-latency-1": (151.97, 153.13),
@@ -84,3 +86,19 @@ def test_systems_without_an_answer_are_told_apart(name: str, kind: str) -> None:
     assert isinstance(outcome.step, NoAnswer)
     assert outcome.step.kind == kind
     assert outcome.cost_s < 2.0 * 600.0
+
+
+def test_a_seed_draws_systems_that_no_set_has() -> None:
+    drawn = fresh(1)
+    assert len({system.name for system in drawn}) == len(drawn) == 62
+    assert fresh(1) == drawn
+    known = {*TUNING, *HELD_OUT, *OTHER, *PADDED_SYSTEMS, *fresh(2)}
+    others = [replace(system, name="") for system in known]
+    assert not any(replace(system, name="") in others for system in drawn)
+
+
+def test_where_every_rate_passes_no_true_rate_is_made_up() -> None:
+    """A limit on TPOT that the prefill pool never lets the decode pool reach."""
+    boundless = {system.name: system for system in HELD_OUT}["held-out-tpot-1"]
+    assert not find_truth(boundless, repeats=8).known
+    assert Truth(*TRUE["tuning-heavy-1"]).known

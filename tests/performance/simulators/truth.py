@@ -28,11 +28,18 @@ class Truth:
     rate_90: float
     rate_50: float
 
+    @property
+    def known(self) -> bool:
+        """Whether passing fades out at all: both are the same end of the grid where every rate passes, or none."""
+        return self.rate_90 < self.rate_50
 
-def pass_shares(system: System, rates: NDArray[np.float64], repeats: int, seed: int = 7) -> NDArray[np.float64]:
-    """Share of full runs at each rate that pass every limit at p99."""
+
+def pass_shares(
+    system: System, rates: NDArray[np.float64], repeats: int, seed: int = 7, start_s: float = AT_S
+) -> NDArray[np.float64]:
+    """Share of full runs at each rate that pass every limit at p99, begun at this age of the system."""
     columns = np.repeat(rates, repeats)
-    runs = simulate(system, columns, FULL_S, seed=seed, repeats=len(columns), start_s=AT_S)
+    runs = simulate(system, columns, FULL_S, seed=seed, repeats=len(columns), start_s=start_s)
     allowed = np.array([allowed_over_limit(int(n), 0.99) for n in runs.completed[:, -1]])
     good = np.ones(len(columns), bool)
     for counts in runs.over.values():
