@@ -163,7 +163,9 @@ def _planned(own: Own, base: Path) -> tuple[str, bool]:
                 raise
             raise _too_wide(own, topology, base, degree, problem) from problem
         return text, bool(judged)
-    raise too_small or AssertionError(own)
+    if too_small is None:
+        raise AssertionError(own)
+    raise CapacityError(too_small.what, re.sub(r"weights in (\w+)", r"--precision \1", too_small.action))
 
 
 def _too_wide(own: Own, topology: Topology, base: Path, degree: int, problem: CapacityError) -> CapacityError:

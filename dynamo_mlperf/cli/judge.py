@@ -95,4 +95,4 @@ def lines(verdict: Verdict) -> Iterator[str]:
         why = "" if passed == "VALID" else ": its result.json says why; the exit code is that of all tests"
         yield f"  {test} test {passed}{why}"
     for note in verdict.notes:
-        yield f"  note: {note}"
+        yield in_words(f"  note: {note}")

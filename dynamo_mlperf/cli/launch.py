@@ -24,8 +24,9 @@ from dynamo_mlperf.job.sweep_start import sweep_start
 from dynamo_mlperf.job.weights import read_manifest
 from dynamo_mlperf.job.workload import check_workload
 from dynamo_mlperf.record import new_run_directory
+from dynamo_mlperf.report.resuming import action_of
 from dynamo_mlperf.report.summary import print_summary
-from dynamo_mlperf.report.sweep import SWEEP_SUMMARY
+from dynamo_mlperf.report.sweep import SWEEP_SUMMARY, read_sweep, winner_line
 from dynamo_mlperf.report.terminal import near
 from dynamo_mlperf.report.words import in_words
 from dynamo_mlperf.serving.workers import check_launchable
@@ -204,10 +205,12 @@ def _say(verdict: Verdict, run_dir: Path, *, as_json: bool) -> None:
         _summarise(run_dir)
         if found and found["answer_qps"] is not None:
             click.echo(answer_line(found))
+        if best := _best_split(run_dir):
+            click.echo(best)
         click.echo(verdict_line(verdict))
     if verdict.verdict == "FAILED":
         for reason in verdict.reasons:
-            click.echo(f"error: {reason.got}\n  Try: {reason.action}", err=True)
+            click.echo(f"error: {reason.got}\n  Try: {action_of(reason, run_dir)}", err=True)
 
 
 def _search_answer(run_dir: Path) -> dict[str, Any] | None:
@@ -230,6 +233,12 @@ def answer_line(found: Mapping[str, Any]) -> str:
         f"highest rate that holds: {found['answer_qps']:.5g} queries/s{where}{above}; "
         f"{len(found['probes'])} probes, {cost:.2f} full runs of engine time"
     )
+
+
+def _best_split(run_dir: Path) -> str | None:
+    """What a sweep found; None where the run is none, or no split holds any rate yet."""
+    view = read_sweep(run_dir)
+    return None if view is None else winner_line(view)
 
 
 def _sweep_summary(run_dir: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Progress on stderr: one live line on a terminal, plain lines elsewhere."""
+"""Progress on stderr: what goes on now, drawn over on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
+
+from dynamo_mlperf.report.words import in_words
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -32,6 +34,8 @@ PHASE_TEXTS = {
 }
 PLAIN_EVERY_S = 10.0
 _SPINNER_CELLS = 2
+_LIVE_LINES = 4
+"""A probe of a search needs three of 80 columns: rate, purpose, the best so far, then its own counts and time left."""
 _HANGING = "    "
 """Before what follows a break."""
 
@@ -71,20 +75,19 @@ class TerminalProgress:
 
     def say(self, text: str) -> None:
         """What is being waited for."""
-        self._text = text
+        self._text = in_words(text)
         self._show(at_once=False)
 
     def note(self, text: str) -> None:
         """Something that has happened, on a line that stays."""
+        before = "  " if self._status is not None else f"[{time.monotonic() - self._began:6.1f} s] "
         try:
-            self._print(
-                f"  {text}" if self._status is not None else f"[{time.monotonic() - self._began:6.1f} s] {text}"
-            )
+            self._print(f"{before}{in_words(text)}")
         except OSError:
             self._mute()
 
     def close(self) -> None:
-        """End the live line."""
+        """End what is drawn over."""
         self._close_phase()
 
     def cut_short(self, how: str) -> None:
@@ -126,17 +129,22 @@ class TerminalProgress:
             self._status = self._console.status("")
             self._status.start()
         if self._status is not None:
-            self._status.update(self._live_line())
+            self._status.update(self._live_text())
         elif at_once or now - self._printed >= PLAIN_EVERY_S:
             self._printed = now
             self._print(f"[{now - self._began:6.1f} s] {self._label()}  {self._text}")
 
-    def _live_line(self) -> Text:
-        """One line that fits: a line that wraps cannot be drawn over."""
-        line = Text(f"{self._label()} {self._elapsed():.0f} s  {self._text}".rstrip())
+    def _live_text(self) -> Text:
+        """A few lines that fit: what a terminal wraps by itself cannot be drawn over."""
         # The last column stays free: some terminals wrap as soon as it is written.
-        line.truncate(max(1, self._console.width - _SPINNER_CELLS - 1), overflow="ellipsis")
-        return line
+        room = max(1, self._console.width - _SPINNER_CELLS - 1)
+        lines = fitted(f"{self._label()} {self._elapsed():.0f} s  {self._text}".rstrip(), room + 1).split("\n")
+        shown = [Text(line) for line in lines[:_LIVE_LINES]]
+        if len(lines) > _LIVE_LINES:
+            shown[-1].append(" …")
+        for line in shown:
+            line.truncate(room, overflow="ellipsis")
+        return Text("\n").join(shown)
 
     def _print(self, line: str) -> None:
         shown = fitted(line.rstrip(), self._console.width) if self._console.is_terminal else line.rstrip()

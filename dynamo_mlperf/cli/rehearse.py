@@ -227,7 +227,7 @@ def _show_compared(compared: list[Compared]) -> None:
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("point")
-    for title in ("published", "rehearsed", "error", "latency there"):
+    for title in ("published", "rehearsed", "error", "latency"):
         table.add_column(title, justify="right")
     table.add_column("bottleneck")
     for each in compared:
@@ -235,24 +235,25 @@ def _show_compared(compared: list[Compared]) -> None:
         rate = "none passes" if each.predicted.rate_qps is None else f"{each.predicted.rate_qps:.2f}"
         error = "" if each.error is None else f"{100 * each.error:+.1f} %"
         if not error and each.predicted.rate_qps is not None:
-            error = "above the floor"
+            error = "above"
         name = f"{each.point.name}{' (fitted to)' if each.point.fit else ''}"
-        latency = "-" if each.latency is None else f"{100 * each.latency:.0f} % of limit"
+        latency = "-" if each.latency is None else f"{100 * each.latency:.0f} %"
         table.add_row(name, published, rate, error, latency, each.predicted.bottleneck or "-")
     _print(table)
+    click.echo("latency: the judged one, rehearsed at the published rate, as a share of its limit; above: the floor")
 
 
 def _show(prediction: Prediction, *, as_json: bool) -> None:
     import json
 
-    from dynamo_mlperf.report.predicted import basis, splits_table
+    from dynamo_mlperf.report.predicted import basis, splits_table, too_close
 
     if as_json:
         click.echo(json.dumps(prediction.as_json()))
         return
     click.echo(f"{prediction.name}: {prediction.benchmark} {prediction.scenario}, rehearsed (simulated engines)")
     _print(splits_table(prediction))
-    for line in (basis(prediction), *prediction.notes):
+    for line in (*too_close(prediction), basis(prediction), *prediction.notes):
         click.echo(f"note: {line}")
 
 

@@ -29,6 +29,8 @@ _OF_FILE = ("run_dir", "site", "nodes", "resume", "redo", "attach", "prediction"
 _OF_COMMAND = ("scenario", "duration_s", "percentile", "min_queries", "stall_s", "record_dir", "rule")
 _BLOCK = ("low", "high", "start", "tolerance", "time_budget_s", "prediction", "rest_s")
 """Options that are keys of the file's `search:` block too."""
+_GOES_ON = "the same command again: it goes on with the probes in its --record-dir"
+_NOT_KEPT = "begin with --record-dir DIR: there the same command goes on with its probes; of this one nothing is kept"
 
 
 @click.command(name="search")
@@ -46,7 +48,8 @@ _BLOCK = ("low", "high", "start", "tolerance", "time_budget_s", "prediction", "r
     type=click.FloatRange(0.001, 0.2),
     default=0.01,
     show_default=True,
-    help="How closely the highest rate is sought, as a share of it; half of it costs more runs.",
+    help="How closely rates are placed, as a share: no promise, the answer says how far above it the highest rate may "
+    "be; a smaller one costs more runs.",
 )
 @click.option("--time-budget-s", type=_POSITIVE, help="Time for the whole search, in s, its confirmation included.")
 @click.option("--run-dir", type=click.Path(path_type=Path), help="FILE: where to record the run. [default: runs/ID]")
@@ -106,11 +109,11 @@ def command(
     """Find the highest target_qps at which a full-length run is VALID, and confirm it by one.
 
     With FILE the topology is served on this machine, as `run FILE` does, and searched with real runs; its `search:`
-    block holds the same options, and `sbatch FILE` or `submit FILE` searches in a Slurm job. With --probe-command any
-    program is the probe. The answer is chosen to pass again with probability 0.9 and is confirmed by a full-length
-    VALID run, which is the result; no further full run is spent on what a few tolerances more would gain, and the
-    answer says by how much the highest rate may be above it. Exit code 5 when there is none, with the reason; 4 when a
-    probe does not measure.
+    block holds the same options, and `sbatch FILE` or `submit FILE` searches in a Slurm job. A FILE with `sweep:` is
+    swept, each split searched. With --probe-command any program is the probe. The answer is chosen to pass again with
+    probability 0.9 and is confirmed by a full-length VALID run, which is the result; no further full run is spent on
+    what a few tolerances more would gain, and the answer says by how much the highest rate may be above it. Exit code 5
+    when there is none, with the reason; 4 when a probe does not measure.
     """
     from dynamo_mlperf.errors import ConfigError
 
@@ -120,7 +123,9 @@ def command(
     foreign = sorted(given & set(_OF_COMMAND if file is not None else _OF_FILE))
     if foreign:
         mode = "FILE" if file is not None else "--probe-command"
-        raise ConfigError(f"--{foreign[0].replace('_', '-')} does not go with {mode}", "leave it out")
+        resuming = "repeat the same command with the --record-dir of then: it goes on with its probes"
+        action = resuming if foreign == ["resume"] else "leave it out"
+        raise ConfigError(f"--{foreign[0].replace('_', '-')} does not go with {mode}", action)
     if file is not None:
         block = {name: options[name] for name in _BLOCK if name in given}
         for name, other in (("start", "prediction"), ("prediction", "start")):
@@ -150,7 +155,7 @@ def _search_file(file: Path, block: dict[str, object], options: dict[str, Any], 
 
 def _search_command(probe_command: str, options: dict[str, Any], *, as_json: bool) -> int:
     """Search with an external program."""
-    from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.errors import ConfigError, Stopped
     from dynamo_mlperf.process.secret_words import redacted_words
     from dynamo_mlperf.process.signals import StopFlag
     from dynamo_mlperf.tuning.conduct import Conduct, answer_json, exit_code
@@ -171,7 +176,11 @@ def _search_command(probe_command: str, options: dict[str, Any], *, as_json: boo
         stack.callback(records.close)
         offline = scenario == "Offline"
         conduct = Conduct(settings, offline, ProbeCommand(argv, stop, stall_s, offline), records, stop.check, _tell)
-        step, history = conduct.search()
+        try:
+            step, history = conduct.search()
+        except Stopped as stopped:
+            stopped.action = _GOES_ON if record_dir else _NOT_KEPT
+            raise
         answer = answer_json(step, history, settings, offline=offline)
         records.keep_answer(answer)
     _print(step, answer, as_json=as_json)

@@ -101,6 +101,7 @@ class SplitTest:
             answer["confirmed_in"],
             answer["target_qps"],
             answer["engine_seconds"],
+            within=answer["located_within"],
         )
 
     def _run_rates(self, rates: Sequence[float]) -> Measured:

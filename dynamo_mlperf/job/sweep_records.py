@@ -51,6 +51,7 @@ class Measured:
         target_qps: What that run was asked for: the rate, but in Offline, where the rate is what it completed.
         engine_s: Seconds of the engines that measuring took.
         bottleneck: The role that limits.
+        within: How far above the rate the highest may be, as a share, with probability 0.9; None where no search says.
     """
 
     rate_qps: float | None
@@ -63,6 +64,7 @@ class Measured:
     target_qps: float | None
     engine_s: float
     bottleneck: Bottleneck | None = None
+    within: float | None = None
 
 
 @dataclass
@@ -105,6 +107,7 @@ class SweepRecords:
             "rate_qps_per_gpu": None if found.rate_qps is None else found.rate_qps / gpus,
             "ceiling_qps": found.ceiling_qps,
             "located": found.located,
+            "located_within": found.within,
             "binding_constraint": found.binding,
             "bottleneck": found.bottleneck.as_json() if found.bottleneck else None,
             "kind": found.kind,

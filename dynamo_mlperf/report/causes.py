@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.report import quantities as q
 from dynamo_mlperf.report.logs import log_of, tail
+from dynamo_mlperf.report.resuming import action_of
 from dynamo_mlperf.report.run_files import is_there
 
 if TYPE_CHECKING:
@@ -64,14 +65,15 @@ def _cause(run: RunData, reason: Reason, told: set[str]) -> Cause:
     got = reason.got.rstrip().splitlines() or [""]
     death = next((p for p in run.timeline.deaths if p.name not in told and _names(got[0], p)), None)
     last_line, log, after = _shortened(got[-1]) if len(got) > 1 else "", None, ""
+    action = action_of(reason, run.paths.root)
     if death is not None:
         told.add(death.name)
         after = f"{q.duration(death.exited_s)} after the job began"
         log = log_of(run, death.name)
         last_line = last_line or last_log_line(log)
-        log = log if is_there(log) and log.name not in reason.action else None
+        log = log if is_there(log) and log.name not in action else None
     found = f"wanted {reason.wanted}, got {headline(reason.got)}"
-    return Cause(reason.check, found, after, last_line, log, reason.action)
+    return Cause(reason.check, found, after, last_line, log, action)
 
 
 def headline(text: str) -> str:

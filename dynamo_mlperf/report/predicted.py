@@ -26,6 +26,9 @@ CONSTRAINTS = {
 }
 """By binding constraint: what people call it."""
 _SPLITS_SHOWN = 60
+_TOLD_APART = 0.07
+"""How far apart rates have to be: as far as seeds and the simulated router move one of them (docs/rehearsal.md)."""
+_PAIR = 2
 _WIDTH, _LEFT, _BAR, _ROW, _TOP = 860, 90, 380, 24, 58
 _COLOURS = {"prefill": "#1d6fb8", "decode": "#b8541d", "aggregated": "#1f7a4d", None: "#777777"}
 _FONT = "font:12px system-ui,sans-serif;fill:#222"
@@ -87,6 +90,18 @@ def basis(prediction: Prediction) -> str:
         f"{found}; calibrated: prefill x {factors.get('prefill')}, ITL x {factors.get('itl')}, "
         f"{factors.get('overhead_ms')} ms overhead"
     )
+
+
+def too_close(prediction: Prediction) -> tuple[str, ...]:
+    """That the best splits are too close for a rehearsal to tell which is better; empty where one stands out."""
+    rated = [each for each in prediction.splits if each.rate_qps is not None]
+    most = max((each.rate_qps or 0.0 for each in rated), default=0.0)
+    near = [each.split for each in rated if (each.rate_qps or 0.0) >= (1.0 - _TOLD_APART) * most]
+    if len(near) < _PAIR:
+        return ()
+    told = f"{', '.join(near[:-1])} and {near[-1]}"
+    apart = f"{100 * _TOLD_APART:.0f} %"
+    return (f"{told} are within {apart}, closer than rehearsals tell apart: --seed draws others, a sweep measures",)
 
 
 def splits_table(prediction: Prediction) -> Table:

@@ -46,7 +46,7 @@ class SweepRow:
         located: Whether nothing much higher would hold.
         binding: The constraint that is broken first above it.
         bottleneck: The role that limits.
-        why: What the engines told of it, or why there is no rate.
+        why: How far above its rate the highest may be and what the engines told of it, or why there is no rate.
         restarts: Workers that were started for it.
         engine_s: Engine time that it took, in seconds.
         winner: Whether it has won.
@@ -116,12 +116,14 @@ class SweepView:
         return any(row.predicted_qps is not None for row in self.rows)
 
     def text(self) -> str:
-        """What it cost, for people."""
+        """What it cost, how it ended, and what its table's signs mean, for people."""
         counts = {how: sum(1 for one in self.left_out if one.how == how) for how in _LEFT_OUT.values()}
         told = [f"{q.many(len(self.rows), 'split')} measured", *(f"{n} {how}" for how, n in counts.items() if n)]
         told.append(f"{q.many(self.restarts, 'worker')} restarted, {q.duration(self.engine_s)} of engine time")
         end = _ENDS.get(self.state, "")
-        return "; ".join(one for one in (", ".join(told), end, self.resumed) if one)
+        below = any(row.rate_qps is not None and not row.located for row in self.rows)
+        legend = "≥: it holds, but the highest rate that does was not located" if below else ""
+        return "; ".join(one for one in (", ".join(told), end, self.resumed, legend) if one)
 
 
 def read_sweep(root: Path) -> SweepView | None:
@@ -175,6 +177,9 @@ def _row(value: Mapping[str, Any], winner: object) -> SweepRow:
     limits = _mapping(value.get("bottleneck"))
     rate = q.number_or_none(value.get("rate_qps"))
     name = str(value.get("split", ""))
+    within, most = q.number_or_none(value.get("located_within")), []
+    if rate is not None and within is not None:
+        most = [f"no more than {q.rate(rate * (1.0 + within))} queries/s holds, with probability 0.9"]
     return SweepRow(
         name,
         _shares(value),
@@ -184,7 +189,7 @@ def _row(value: Mapping[str, Any], winner: object) -> SweepRow:
         value.get("located") is True,
         _word(value.get("binding_constraint")),
         _word(limits.get("role")),
-        in_words(str(limits.get("text", "") if rate is not None else value.get("reason", ""))),
+        in_words("; ".join([*most, str(limits.get("text", "") if rate is not None else value.get("reason", ""))])),
         q.number_or_none(value.get("restarts")) or 0.0,
         q.number_or_none(value.get("engine_seconds")) or 0.0,
         winner == name,
@@ -279,3 +284,12 @@ def sweep_lines(view: SweepView) -> list[str]:
     """What a terminal shows below the table: what limits each split, and why some were skipped."""
     told = [f"{row.split}: {row.why}" for row in view.rows if row.why]
     return [*told, *(f"{one.split} {one.how}: {one.reason}" for one in view.left_out), view.text()]
+
+
+def winner_line(view: SweepView) -> str | None:
+    """The best split in a line for people; None where none holds any rate."""
+    for row in view.rows:
+        if row.winner and row.rate_qps is not None:
+            best = f"best split: {row.split}, {row.rate_text} queries/s ({_rate(row.per_gpu_qps)} per GPU)"
+            return f"{best}, of {len(view.rows)} measured"
+    return None

@@ -39,7 +39,8 @@ class Search(StrictModel):
         default=None, description="A prediction.json of a rehearsal, instead of start: this split's rate is taken"
     )
     tolerance: Annotated[float, Field(ge=0.001, le=0.2)] = Field(
-        default=0.01, description="How closely the highest rate is sought, as a share of it"
+        default=0.01,
+        description="How closely rates are placed, as a share; the answer says how far above it the highest may be",
     )
     time_budget_s: PositiveFloat | None = Field(
         default=None, le=_MAX_S, description="Seconds for the whole search; left out, what the job's time limit leaves"
@@ -55,22 +56,22 @@ class Search(StrictModel):
     def _agree(self) -> Self:
         low, high, start = self.low, self.high, self.start
         if low is not None and high is not None and low >= high:
-            raise ValueError(f"low {low:g} is not below high {high:g}")
+            raise ValueError(f"low {low:g} is not below high {high:g}: give a lower low or a higher high")
         if start is not None and not (low or 0.0) <= start <= (high or start):
-            raise ValueError(f"start {start:g} is outside low and high")
+            raise ValueError(f"start {start:g} is outside low and high: give one between them")
         if start is not None and self.prediction is not None:
             raise ValueError("start and prediction are both given; leave one out")
         return self
 
     def text(self) -> str:
-        """For people: `rates from 5 up to 400 queries/s, first 40, to within 1 %, as long as the job's time lasts`."""
+        """For people: `rates from 5 up to 400 queries/s, first 40, placed to 1 %, as long as the job's time lasts`."""
         low = "the lowest that can give a valid run" if self.low is None else f"{self.low:g}"
         high = "the highest that passes" if self.high is None else f"{self.high:g} queries/s"
         start = f", first {self.start:g}" if self.start else ""
         start = f", first what {self.prediction} predicts" if self.prediction else start
         budget = "as long as the job's time lasts"
         budget = budget if self.time_budget_s is None else f"{self.time_budget_s:g} s at most"
-        return f"rates from {low} up to {high}{start}, to within {100 * self.tolerance:g} %, {budget}"
+        return f"rates from {low} up to {high}{start}, placed to {100 * self.tolerance:g} %, {budget}"
 
 
 SearchBlock = Annotated[Search | None, BeforeValidator(all_defaults)]

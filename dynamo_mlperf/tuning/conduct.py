@@ -128,7 +128,8 @@ class Conduct:
             self.records.keep(folder, record)
         else:
             self.records.keep_fault(folder, "stopped before its first line")
-        self.tell(f"{folder.name}: {_outcome(record, self.settings)}{f' ({said.text})' if said.text else ''}")
+        why = f" ({said.text})" if record.ended == said.stop else ""  # not where it came to its end before the stop
+        self.tell(f"{folder.name}: {_outcome(record, self.settings)}{why}")
         return record
 
 

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.tuning.drift import ABOVE, AGAIN, FAILED, STILL, is_stale
 from dynamo_mlperf.tuning.evidence import onset_s, shows_failure
-from dynamo_mlperf.tuning.fit import Fit, certifies, otherwise_invalid
+from dynamo_mlperf.tuning.fit import USUAL_TOLERANCE, Fit, certifies, otherwise_invalid
 from dynamo_mlperf.tuning.limits import no_answer_below, no_room, out_of_time
 from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_rate, confirm_s, extra_s
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dynamo_mlperf.tuning.fit import Outlook
     from dynamo_mlperf.tuning.probes import History, ProbeRecord, SearchSettings, Step
 
@@ -142,7 +144,7 @@ def _accepted(
             continue
         top = rate >= 0.9999 * settings.highest_qps
         gap = math.log(outlook.rate / rate)
-        near = gap <= _reach(outlook.closeness(settings.tolerance), settings)
+        near = gap <= _reach(outlook.closeness, settings.tolerance)
         if not (top or near or enough):
             return None
         bounded = top or rate * _CLOSE >= ceiling
@@ -151,7 +153,7 @@ def _accepted(
         if is_stale(history, index, fit.now_s) and (check := _check(rate, settings, history)) is not None:
             return check
         above = any(rate <= each <= rate * _CLOSE for each in failed)  # one below it bounds nothing
-        located = top or (above and gap <= _reach(outlook.claim(settings.tolerance), settings))
+        located = top or (above and gap <= _reach(outlook.claim, settings.tolerance))
         return replace(_answer(history, index, fit, outlook, binding, top=top), located=located)
     if certified and whole >= 2 * _MOST_WHOLE:  # the system does not repeat itself: the one it kept best
         best = max(certified, key=lambda each: fit.holds_probability(history[each].rate))
@@ -159,9 +161,17 @@ def _accepted(
     return None
 
 
-def _reach(close: float, settings: SearchSettings) -> float:
-    """How far, in log rate, the estimate may be above a confirmed rate that is the answer."""
-    return _REACH_SHARE * close + _REACH_TOLERANCES * settings.tolerance
+def _reach(close: Callable[[float], float], tolerance: float) -> float:
+    """How far, in log rate, the estimate may be above a confirmed rate that is the answer.
+
+    Up to the usual tolerance, several of it: what a full run is worth. What a coarser one has beyond is added once.
+
+    Args:
+        close: What counts as close to the estimate, for a tolerance.
+        tolerance: Of the search.
+    """
+    usual = min(tolerance, USUAL_TOLERANCE)
+    return _REACH_SHARE * close(usual) + _REACH_TOLERANCES * usual + tolerance - usual
 
 
 def _look_above(rate: float, settings: SearchSettings, history: History) -> Probe | None:
@@ -221,7 +231,7 @@ def _answer(history: History, index: int, fit: Fit, outlook: Outlook, binding: s
     room = "" if within is None else f"none more than {100 * within:.1f} % higher holds, with probability 0.9; "
     reason = f"full-length VALID run at {rate:.5g} QPS; {above}; {seen}; {room}"
     reason += f"a repeat passes with probability {chance:.2f}"
-    lucky = max((each.rate for each in history if each.final and each.final.valid), default=rate)
+    lucky = max((each.rate for each in history if certifies(each, fit.settings)), default=rate)
     if lucky > rate:
         reason += f" (at {lucky:.5g} QPS, VALID once, with {fit.pass_probability(lucky):.2f})"
     free = top and outlook.rate > rate
@@ -274,8 +284,10 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
     if not certified and len(late) > 1:
         rate = min(rate, min(late) * _DOWN ** (len(late) - 1))
     rate = min(rate, _GALLOP * max(record.rate for record in history))
-    if len(certified) > 1 and _ceiling(history, settings) == math.inf and rate < _CLIMB * max(certified):
+    unbounded = bool(certified) and _ceiling(history, settings) == math.inf
+    if unbounded and rate < (_CLIMB if len(certified) > 1 else 1.0) * max(certified):
         # Some systems have a few queries over the limit at any rate: the fitted line is then flat and says little.
+        # And where the first run holds but is too short to prove it, a lower one adds less than one that fails.
         rate = _CLIMB * max(certified)
         return _probe(_within(rate, settings), settings, history, ABOVE, confirm_at=outlook.rate)
     if sure and certified and abs(math.log(rate / certified[-1])) < 0.3 * settings.tolerance:

@@ -258,13 +258,13 @@ def test_gpus_that_hold_it_in_no_precision_are_called_too_small(here: Path, caps
     words = ("--force", "--nodes", "1", "--gpus-per-node", "2", "--model", QWEN)
     assert init(*words, "--gpu-memory-gb", "16") == 2
     refusal = capsys.readouterr().err
-    assert "weights in" not in refusal
+    assert "precision" not in refusal
     least_gib = float(re.findall(r"Try: GPUs of ([0-9.]+) GiB or more$", refusal, re.MULTILINE)[0])
     assert init(*words, "--gpu-memory-gb", f"{least_gib * GIB / 1e9 + 0.2:.1f}") == 0, "a step of 0.1 in each unit"
     assert init(*words, "--gpu-memory-gb", f"{least_gib * GIB / 1e9 - 0.3:.1f}") == 2
     capsys.readouterr()
     assert init(*words, "--gpu-memory-gb", f"{least_gib / 2 * GIB / 1e9:.1f}") == 2
-    precision = re.findall(r"Try: weights in (\w+)", capsys.readouterr().err)[0]
+    precision = re.findall(r"Try: --precision (\w+)", capsys.readouterr().err)[0]
     assert init(*words, "--gpu-memory-gb", f"{least_gib / 2 * GIB / 1e9:.1f}", "--precision", precision) == 0
 
 

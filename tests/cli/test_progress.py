@@ -1,4 +1,4 @@
-"""Progress: one live line that fits the terminal, few plain lines elsewhere, and what was cut short is marked."""
+"""Progress: live lines that fit the terminal, few plain lines elsewhere, and what was cut short is marked."""
 
 from __future__ import annotations
 
@@ -47,6 +47,18 @@ def test_a_piped_phase_is_two_lines_and_one_more_every_ten_seconds(clock: list[f
     ]
 
 
+def test_constraints_are_called_as_people_do(clock: list[float]) -> None:
+    progress, out = piped()
+    progress.phase("search")
+    progress.note("probe-004: cannot pass, stopped after 14 s (16 queries over the end_to_end limit)")
+    clock[0] += 10
+    progress.say("search/end_to_end.json")
+    progress.close()
+    text = out.getvalue()
+    assert "[   0.0 s] probe-004: cannot pass, stopped after 14 s (16 queries over the end-to-end limit)\n" in text
+    assert "  search/end_to_end.json\n" in text, "a path stays"
+
+
 def test_a_piped_line_is_one_line_however_long(clock: list[float]) -> None:
     progress, out = piped()
     progress.phase("ready")
@@ -82,21 +94,39 @@ def test_what_was_cut_short_is_marked(clock: list[float], how: str, text: str, c
     assert lines == [closed, "  stopping: 0.0 s", "  recording: 0.0 s"]
 
 
-@pytest.mark.parametrize("width", [40, 80])
-def test_the_live_line_fits_the_terminal(clock: list[float], width: int) -> None:
+def drawn_live(clock: list[float], phase: str, text: str, width: int) -> list[str]:
+    """The lines of the last frame that is drawn 12 s after the phase began."""
     out = StringIO()
     progress = TerminalProgress(Console(file=out, width=width, force_terminal=True, color_system=None))
-    progress.phase("ready")
+    progress.phase(phase)
     clock[0] += 12
-    progress.say(f"[bold] {LONG}")
+    progress.say(text)
     assert progress._status is not None
     progress._status._live.refresh()
     drawn = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", out.getvalue())]
     progress.close()
-    live = [line for line in drawn if "waiting for the workers 12 s  [bold] "[: width - 4] in line]
-    assert live
+    begins = [place for place, line in enumerate(drawn) if f"{module.PHASE_TEXTS[phase]} 12 s" in line]
+    return drawn[begins[-1] :]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_live_lines_fit_the_terminal(clock: list[float], width: int) -> None:
+    live = drawn_live(clock, "ready", f"[bold] {LONG}", width)
+    assert len(live) == 4
     assert all(len(line.rstrip()) <= width - 1 for line in live)
     assert live[-1].rstrip().endswith("…")
+
+
+@pytest.mark.parametrize("word", ["x" * 200, f"a {'x' * 200} b"])
+def test_a_word_wider_than_the_terminal_is_cut(clock: list[float], word: str) -> None:
+    assert all(len(line.rstrip()) <= 39 for line in drawn_live(clock, "ready", word, 40))
+
+
+def test_a_probe_of_a_search_is_told_whole_on_80_columns(clock: list[float]) -> None:
+    probe = "probe-007 at 11.416 QPS, to find a rate that fails (best so far 9.6029, 102 s spent): "
+    counts = "128 of 256 queries, 37 in flight, p50 1899 ms, p99 3662 ms, 0 over the limit of 14 allowed so far, "
+    live = drawn_live(clock, "search", f"{probe}{counts}about 7 s left", 80)
+    assert " ".join(" ".join(live).split()).endswith(f"{probe}{counts}about 7 s left")
 
 
 @pytest.mark.parametrize("width", [40, 80])

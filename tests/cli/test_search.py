@@ -81,6 +81,7 @@ def test_an_interrupted_search_goes_on_where_it_was(repository: Path, tmp_path: 
     running.send_signal(signal.SIGINT)
     _, told = running.communicate(timeout=240)
     assert running.returncode == 130, told
+    assert "Try: the same command again: it goes on with the probes in its --record-dir" in told
     kept = json.loads((records / "probe-001" / "record.json").read_text())
     second = json.loads((records / "probe-002" / "record.json").read_text())
     assert second["ended"] == "interrupted"
@@ -253,7 +254,7 @@ def _runs(pid: int) -> bool:
         ((), "--probe-command"),
         (("x.yaml", "--probe-command", "true"), "one of the two"),
         (("x.yaml", "--duration-s", "5"), "--duration-s does not go with FILE"),
-        (("--probe-command", "true", "--resume", "x"), "--resume does not go with --probe-command"),
+        (("--probe-command", "true", "--resume", "x"), "repeat the same command with the --record-dir of then"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(repository: Path, arguments: tuple[str, ...], told: str) -> None:

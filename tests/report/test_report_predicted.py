@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dynamo_mlperf.report.page import render_page
-from dynamo_mlperf.report.predicted import as_svg, basis, beside, splits_table
+from dynamo_mlperf.report.predicted import as_svg, basis, beside, splits_table, too_close
 from dynamo_mlperf.report.run_data import read_run
 from dynamo_mlperf.report.summary import print_run
 from dynamo_mlperf.tuning.prediction import FILE_NAME, Prediction, SplitPrediction, write_prediction
@@ -80,3 +80,13 @@ def test_the_picture_names_units_and_roles_that_are_there_and_its_lines_fit() ->
     assert len(said) > 120  # longer than the picture is wide
     assert max(map(len, lines)) <= 120
     assert " ".join(lines).endswith(said)
+
+
+def test_splits_that_a_rehearsal_cannot_tell_apart_are_named() -> None:
+    one = prediction()
+    best, none = one.splits
+    others = [replace(best, split=name, rate_qps=rate) for name, rate in (("5P6D", 39.2), ("3P10D", 38.9))]
+    (said,) = too_close(replace(one, splits=(best, *others, none)))
+    assert said.startswith("4P8D and 5P6D are within 7 %")
+    assert too_close(replace(one, splits=(best, others[1], none))) == ()
+    assert too_close(replace(one, splits=(none, none))) == ()

@@ -305,3 +305,19 @@ def test_a_good_run_at_the_lowest_rate_is_not_made_again_and_again() -> None:
     )
     step = _probe(history, settings)
     assert 2.0 < step.rate < 16.6
+
+
+@pytest.mark.parametrize("tolerance", [0.01, 0.05, 0.2])
+def test_a_coarse_tolerance_is_no_leave_to_answer_half_of_what_holds(tolerance: float) -> None:
+    """Runs of seconds: twice the rate held as well, and what failed is not far above that."""
+    settings = SearchSettings(5.0, 0.9, tolerance, low=5.0, high=60.0, start=12.0, data_set=44, at_least=44, slack=1.1)
+    history = (
+        record(12.0, 0.0, seconds=8, planned_s=7.33, valid=True),
+        record(8.8, 0.0, seconds=10.5, planned_s=10.0, begin_s=30.0, valid=True),
+        record(24.0, 0.0, seconds=9, planned_s=5.5, begin_s=65.0, valid=True),
+        record(48.0, 0.74, seconds=18, planned_s=5.5, ended="cannot pass", begin_s=95.0),
+        record(33.94, 0.62, seconds=15, planned_s=6.5, ended="cannot pass", begin_s=140.0),
+        record(28.54, 0.45, seconds=12, planned_s=6.2, ended="cannot pass", begin_s=175.0),
+    )
+    step = next_step(history, settings)
+    assert step.rate > 18.0 if isinstance(step, (Answer, Probe)) else pytest.fail(str(step))
