@@ -24,7 +24,6 @@ _CLAIMED = 0.9
 _UNFORESEEN = 0.1
 """Share of repeats at an answer that fail for what no single run tells (a burst, a stall, a slow start that this one
 had the luck to miss): on 362 simulated systems the fit alone promised 0.95 in the mean, and 0.85 passed."""
-USUAL_TOLERANCE = 0.01
 _FADE_SHARE, _COARSE_MARGIN = 0.7, 0.3
 _MOST_FADE, _FADE_BY_CHANCE = 0.04, 2.2
 _EXPLORE = 0.43
@@ -125,7 +124,7 @@ class Fit:
         even = posterior.pass_rates(0.5, weights)
         rate = quantile(wanted, weights, _EXPLORE)
         spread = (quantile(wanted, weights, 0.85) - quantile(wanted, weights, 0.15)) / 2.0
-        confirm = min(rate, quantile(even, weights, EVEN_ODDS_RISK)) - _margin(settings.tolerance)
+        confirm = min(rate, quantile(even, weights, EVEN_ODDS_RISK)) - _margin(settings)
         return Outlook(
             math.exp(rate),
             math.exp(confirm),
@@ -178,10 +177,9 @@ class Fit:
         return min(shares)
 
 
-def _margin(tolerance: float) -> float:
+def _margin(settings: SearchSettings) -> float:
     """How far below the estimate a rate is confirmed: one tolerance, of a coarser one than usual only a part."""
-    usual = min(tolerance, USUAL_TOLERANCE)
-    return usual + _COARSE_MARGIN * (tolerance - usual)
+    return settings.placing + _COARSE_MARGIN * (settings.tolerance - settings.placing)
 
 
 def _lowest(each: dict[str, Outlook]) -> tuple[Outlook, str]:

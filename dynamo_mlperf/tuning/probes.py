@@ -12,6 +12,7 @@ from dynamo_mlperf.load.user_conf import in_whole_sets
 Rule = Literal["loadgen", "endpoints"]
 """Whose early-stopping rule judges: LoadGen allows t of n over the limit, endpoints one fewer."""
 
+_USUAL_TOLERANCE = 0.01
 _A_LITTLE_LOWER = 0.97
 _TOP_QPS = 300_000.0
 _LONGEST_RUN = 20.0
@@ -27,7 +28,7 @@ class SearchSettings:
     Attributes:
         duration_s: Length of a full run in seconds.
         percentile: The judged percentile as a fraction, for example 0.99.
-        tolerance: How closely the highest rate is sought, as a share of it.
+        tolerance: How closely the highest rate is sought, as a share of it; answers lie the lower the larger it is.
         low: Lowest target_qps that is probed; None = the lowest that a full run can certify.
         high: Highest target_qps that is probed; None = 300,000.
         start: A predicted answer in target_qps; None = no prediction.
@@ -55,6 +56,11 @@ class SearchSettings:
     data_set: int = 1
     at_least: int = 0
     slack: float = 1.0
+
+    @property
+    def placing(self) -> float:
+        """How closely rates are placed, as a share: a tolerance beyond the usual one makes no rate worth less."""
+        return min(self.tolerance, _USUAL_TOLERANCE)
 
     @property
     def padded(self) -> bool:

@@ -126,7 +126,7 @@ class Judge:
         gap = math.log(outlook.confirm / record.rate)
         if record.rate >= self._settings.highest_qps * 0.9999:
             return GO_ON
-        room = 1.25 * outlook.closeness(self._settings.tolerance) * (1.0 + _LATE_ROOM * share)
+        room = 1.25 * outlook.closeness(self._settings.placing) * (1.0 + _LATE_ROOM * share)
         last = record.samples[-1]
         known = last.completed >= _KNOWN_SHARE * last.issued  # the slow ones are those that are not back yet
         late = last.t_s < fit.late_s

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.tuning.drift import ABOVE, AGAIN, FAILED, STILL, is_stale
 from dynamo_mlperf.tuning.evidence import onset_s, shows_failure
-from dynamo_mlperf.tuning.fit import USUAL_TOLERANCE, Fit, certifies, otherwise_invalid
+from dynamo_mlperf.tuning.fit import Fit, certifies, otherwise_invalid
 from dynamo_mlperf.tuning.limits import no_answer_below, no_room, out_of_time
 from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_rate, confirm_s, extra_s
 
@@ -144,7 +144,7 @@ def _accepted(
             continue
         top = rate >= 0.9999 * settings.highest_qps
         gap = math.log(outlook.rate / rate)
-        near = gap <= _reach(outlook.closeness, settings.tolerance)
+        near = gap <= _reach(outlook.closeness, settings)
         if not (top or near or enough):
             return None
         bounded = top or rate * _CLOSE >= ceiling
@@ -153,7 +153,7 @@ def _accepted(
         if is_stale(history, index, fit.now_s) and (check := _check(rate, settings, history)) is not None:
             return check
         above = any(rate <= each <= rate * _CLOSE for each in failed)  # one below it bounds nothing
-        located = top or (above and gap <= _reach(outlook.claim, settings.tolerance))
+        located = top or (above and gap <= _reach(outlook.claim, settings))
         return replace(_answer(history, index, fit, outlook, binding, top=top), located=located)
     if certified and whole >= 2 * _MOST_WHOLE:  # the system does not repeat itself: the one it kept best
         best = max(certified, key=lambda each: fit.holds_probability(history[each].rate))
@@ -161,17 +161,17 @@ def _accepted(
     return None
 
 
-def _reach(close: Callable[[float], float], tolerance: float) -> float:
+def _reach(close: Callable[[float], float], settings: SearchSettings) -> float:
     """How far, in log rate, the estimate may be above a confirmed rate that is the answer.
 
     Up to the usual tolerance, several of it: what a full run is worth. What a coarser one has beyond is added once.
 
     Args:
         close: What counts as close to the estimate, for a tolerance.
-        tolerance: Of the search.
+        settings: The search.
     """
-    usual = min(tolerance, USUAL_TOLERANCE)
-    return _REACH_SHARE * close(usual) + _REACH_TOLERANCES * usual + tolerance - usual
+    fine = settings.placing
+    return _REACH_SHARE * close(fine) + _REACH_TOLERANCES * fine + settings.tolerance - fine
 
 
 def _look_above(rate: float, settings: SearchSettings, history: History) -> Probe | None:
@@ -278,8 +278,8 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
         finish = "to confirm, no longer stopped while it can pass"
         probe = _probe(_within(rate, settings), settings, history, finish)
         return replace(probe, must_finish=True)
-    sure = outlook.doubt <= _SURE * outlook.closeness(settings.tolerance)
-    rate = outlook.confirm if sure else outlook.rate * math.exp(-settings.tolerance)
+    sure = outlook.doubt <= _SURE * outlook.closeness(settings.placing)
+    rate = outlook.confirm if sure else outlook.rate * math.exp(-settings.placing)
     late = [each.rate for each in history if onset_s(each) > 0.0]
     if not certified and len(late) > 1:
         rate = min(rate, min(late) * _DOWN ** (len(late) - 1))
