@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynamo_mlperf.tuning.evidence import backlog_grows, gather, served_qps
-from dynamo_mlperf.tuning.fit import certifies
+from dynamo_mlperf.tuning.evidence import backlog_grows, gather, served_qps, shows_failure
+from dynamo_mlperf.tuning.fit import certifies, within_limits
 from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_rate, confirm_s, extra_s
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _HOPELESS = 0.03
 _PLAIN_SHARE = 0.5
 _FLAT_PROBES, _FLAT_SPAN, _FLAT_SHARE, _FLAT_FALL = 4, 1.5, 1.3, 0.5
+_LEAST_SHARE = 0.1
 _DIAGNOSIS = "does any rate pass?"
 _LOWER = "give a lower --low (search: {low: ...}) if such a rate is of use; else serve it faster"
 
@@ -60,20 +62,48 @@ def flatly_over(history: History, settings: SearchSettings) -> str:
     return ""
 
 
+def _fails_twice(at_lowest: list[ProbeRecord], history: History, settings: SearchSettings) -> bool:
+    """Whether the last two probes at the lowest rate plainly broke a limit, and nothing else passed.
+
+    That settles it, whatever the fit expects: it may still trust a short look there, or a prediction far above.
+    """
+    broke = [
+        (each.ended == "cannot pass" or (each.final is not None and not within_limits(each, settings)))
+        and shows_failure(each, 1.0 - settings.percentile)
+        for each in at_lowest[-2:]
+    ]
+    return broke == [True, True] and not any(certifies(each, settings) for each in history)
+
+
 def no_answer_below(
     history: History, settings: SearchSettings, fit: Fit, outlook: Outlook, binding: str
 ) -> NoAnswer | Probe | None:
-    """When even the lowest rate seems to fail: probe it, look below it, and say which way it fails."""
+    """When even the lowest rate seems to fail: probe it, look below it, and say which way it fails.
+
+    None also where the time budget holds no such probe that would tell anything.
+    """
+    step = _below(history, settings, fit, outlook, binding)
+    if settings.time_budget_s is None or not isinstance(step, Probe):
+        return step
+    left_s = settings.time_budget_s - sum(record.cost_s for record in history) - extra_s(history, settings)
+    return replace(step, max_s=min(step.max_s, left_s)) if left_s >= _LEAST_SHARE * step.max_s else None
+
+
+def _below(
+    history: History, settings: SearchSettings, fit: Fit, outlook: Outlook, binding: str
+) -> NoAnswer | Probe | None:
+    """The same, with all the time in the world."""
     lowest = settings.lowest_qps
     run_s = settings.run_s(lowest)
     at_lowest = [record for record in history if record.rate <= 1.001 * lowest and record.purpose != _DIAGNOSIS]
     good_one = any(not _bad(record, settings) and record.seconds > 0 for record in history)
     flat = flatly_over(history, settings)
     over = None if good_one or len(history) == 1 else plainly_over(history[-2]) and plainly_over(history[-1])
-    hopeless = fit.holds_probability(lowest) < _HOPELESS or outlook.even < 0.9 * lowest
+    twice = _fails_twice(at_lowest, history, settings)
+    hopeless = twice or fit.holds_probability(lowest) < _HOPELESS or outlook.even < 0.9 * lowest
     if not hopeless and not flat and not (over and not at_lowest):
         return None
-    if any(not _bad(record, settings) for record in at_lowest):
+    if not twice and any(not _bad(record, settings) for record in at_lowest):
         return None
     if len(at_lowest) < (1 if over or flat else 2):
         return Probe(lowest, run_s, run_s, must_finish=bool(flat), purpose="the lowest rate")
