@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SURE = 1.0
 """Doubt below this many times the closeness that is wanted: the next probe is meant to confirm."""
-_HOLDS = 0.9
+_HOLDS, _EVEN = 0.9, 0.5
 _REACH_SHARE, _REACH_TOLERANCES = 2.8, 1.7
 """A confirmed rate is the answer where the estimate is above it by at most so many times what counts as close, and so
 many tolerances more: another full run costs more than what it would gain."""
@@ -47,7 +47,8 @@ def next_step(history: History, settings: SearchSettings) -> Step:
     if not history:
         first = _first_rate(settings)
         return no_room(settings, first) or _probe(first, settings, history, "first probe")
-    if (refused := _refused(history, settings)) is not None:
+    refused = _refused(history, settings)
+    if refused is not None and not any(certifies(record, settings) for record in history):
         return refused
     empty = [each for each in history if each.final and each.final.n < 0.5 * settings.needed_queries <= _expected(each)]
     if len(empty) >= _MOST_OTHERWISE_INVALID:
@@ -59,6 +60,8 @@ def next_step(history: History, settings: SearchSettings) -> Step:
         )
     fit = Fit(history, settings, sum(record.cost_s for record in history))
     outlook, binding = fit.outlook()
+    if refused is not None:
+        return _best_so_far(history, settings, fit, outlook, binding, refused=refused)
     return (
         _accepted(history, settings, fit, outlook, binding)
         or no_answer_below(history, settings, fit, outlook, binding)
@@ -66,6 +69,17 @@ def next_step(history: History, settings: SearchSettings) -> Step:
         or _repeat(history, settings)
         or _next_probe(history, settings, outlook)
     )
+
+
+def _best_so_far(
+    history: History, settings: SearchSettings, fit: Fit, outlook: Outlook, binding: str, *, refused: NoAnswer
+) -> Answer:
+    """The best certified rate where what is above it is INVALID for a reason that more probes will not mend."""
+    certified = [index for index, record in enumerate(history) if certifies(record, settings)]
+    even = [index for index in certified if fit.holds_probability(history[index].rate) >= _EVEN]
+    index = max(even or certified, key=lambda each: history[each].rate)
+    answer = _answer(history, index, fit, outlook, binding, top=False)
+    return replace(answer, located=False, reason=f"{answer.reason}; the search ended there: {refused.reason}")
 
 
 def _refused(history: History, settings: SearchSettings) -> NoAnswer | None:
@@ -140,7 +154,7 @@ def _accepted(
     enough = len(close) >= _MOST_CERTIFIED or bool(close and whole >= _MOST_WHOLE) or tired
     for index in sorted(certified, key=lambda each: (-history[each].rate, each)):
         rate = history[index].rate
-        if fit.holds_probability(rate) < (0.5 if enough else _HOLDS):
+        if fit.holds_probability(rate) < (_EVEN if enough else _HOLDS):
             continue
         top = rate >= 0.9999 * settings.highest_qps
         gap = math.log(outlook.rate / rate)

@@ -1,15 +1,17 @@
-"""The rate search inside a job for what the others do not run: Offline, and MLCommons endpoints as the load client."""
+"""The rate search inside a job for what the others do not run: Offline, Server by token latencies, MLCommons endpoints."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit
+from dynamo_mlperf.load.logs import read_logs
 from tests.job.chain import Place, client_was_late
 
 pytestmark = pytest.mark.dynamo
@@ -24,9 +26,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("search-kinds"))
 
 
-def _searched(place: Place, edits: dict[str, Any], *words: str) -> tuple[dict[str, Any], Path]:
+def _searched(
+    place: Place, edits: dict[str, Any], *words: str, role: Mapping[str, Any] = SLOW
+) -> tuple[dict[str, Any], Path]:
     """The verdict and the run directory of a search."""
-    topology = place.topology(edits, role=SLOW)
+    topology = place.topology(edits, role=role)
     root = place.root / "runs" / topology.stem
     ended = place.command("search", str(topology), "--run-dir", str(root), "--json", *words, timeout_s=SEARCH_S)
     verdict: dict[str, Any] = json.loads(ended.stdout)
@@ -54,6 +58,32 @@ def test_offline_is_answered_with_what_a_run_completes(place: Place) -> None:
     folder = root / "search" / answer["confirmed_in"] / "loadgen"
     assert (root / "loadgen" / "mlperf_log_detail.txt").samefile(folder / "mlperf_log_detail.txt")
     assert '"effective_scenario", "value": "Offline"' in (folder / "mlperf_log_detail.txt").read_text()
+
+
+@pytest.mark.loadgen
+def test_server_is_searched_by_the_token_limits_that_a_user_sets(place: Place) -> None:
+    (place.root / "mine.conf").write_text("llama2-70b.Server.min_duration = 4000\n*.Server.ttft_latency = 1500\n")
+    measure = {
+        "benchmark": "llama2-70b-99.9",
+        "scenario": "Server",
+        "target_qps": None,
+        "dataset": "assets/tiny-prompts",
+        "user_conf": "mine.conf",
+    }
+    edits: dict[str, Any] = {
+        "measure": measure,
+        "reduced": {"latency_limit_ms": None},
+        "search": {"low": 2, "high": 400, "start": 20, "tolerance": 0.2},
+    }
+    verdict, root = _searched(place, edits, role={"args": {"max-num-seqs": 16, "speedup-ratio": 20}})
+    answer = verdict["search"]
+    assert answer["binding_constraint"] in {"ttft", "tpot"}
+    assert {name: entry["limit"] for name, entry in verdict["latency_p99_ms"].items()} == {"ttft": 1500, "tpot": 200}
+    assert all(set(probe["over_limit"]) == {"ttft", "tpot"} for probe in answer["probes"] if probe["over_limit"])
+    failed = [probe["target_qps"] for probe in answer["probes"] if any(probe["over_limit"].values())]
+    assert max(failed) > answer["answer_qps"]
+    values = read_logs(root / "loadgen").values
+    assert values["requested_use_token_latencies"] is True
 
 
 @pytest.mark.endpoints

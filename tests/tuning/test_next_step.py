@@ -321,3 +321,15 @@ def test_a_coarse_tolerance_is_no_leave_to_answer_half_of_what_holds(tolerance: 
     )
     step = next_step(history, settings)
     assert step.rate > 18.0 if isinstance(step, (Answer, Probe)) else pytest.fail(str(step))
+
+
+def test_a_valid_run_is_not_lost_to_runs_above_it_that_are_invalid_for_another_reason() -> None:
+    """A load client that is too slow for higher rates: the best VALID run is the answer, named as not located."""
+    refused = tuple(record(rate, 0.001, valid=False, begin_s=1300.0) for rate in (45.0, 44.0, 43.0))
+    step = next_step((record(30.0, 0.0), record(36.0, 0.001, begin_s=615.0), *refused), RANGE)
+    assert isinstance(step, Answer)
+    assert (step.rate, step.located) == (36.0, False)
+    assert "3 probes kept every limit and were INVALID for another reason" in step.reason
+    alone = next_step(refused, RANGE)
+    assert isinstance(alone, NoAnswer)
+    assert alone.kind == "invalid"
