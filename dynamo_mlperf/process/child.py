@@ -43,11 +43,19 @@ def end_with_parent(parent: int) -> None:
 class Child:
     """A started process.
 
+    Args:
+        command: What is recorded of it: its name, its log, where its output goes.
+        argv: Program and arguments.
+        env: Its whole environment.
+        stdout: An open descriptor for its standard output, in place of a file.
+
     Raises:
         SetupError: The program cannot be started (missing, not executable).
     """
 
-    def __init__(self, command: Command, argv: Sequence[str], env: dict[str, str]) -> None:
+    def __init__(
+        self, command: Command, argv: Sequence[str], env: dict[str, str], *, stdout: int | None = None
+    ) -> None:
         self.command = command
         self.started_s = time.monotonic()
         command.log.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +65,7 @@ class Child:
                 self._popen = subprocess.Popen(
                     argv,
                     stdin=subprocess.PIPE if command.agent else subprocess.DEVNULL,
-                    stdout=out,
+                    stdout=out if stdout is None else stdout,
                     stderr=log,
                     env=env,
                     cwd=command.cwd,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from dynamo_mlperf.errors import MeasureError, SetupError
 from dynamo_mlperf.process.child import Child
 from dynamo_mlperf.process.command import RUN_VARIABLE, Command
+from dynamo_mlperf.process.line_pipe import LinePipe
 from dynamo_mlperf.process.machine import end_processes, marked, run_mark
 from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample
 from dynamo_mlperf.tuning.stream import ProbeFault, check_final, check_kept, check_order, parse_line
@@ -38,9 +39,15 @@ GRACE_S = 10.0
 FAULT_GRACE_S = 3.0
 """The same for a probe that is at fault."""
 _POLL_S = 0.01
+_PACE_S = 1.0
+"""Time of the run in seconds by which it is plain whether a program keeps to real time or simulates."""
+_LINE_BY_LINE = {"PYTHONUNBUFFERED": "1"}
+"""A Python program that does not flush its lines says them as it prints them all the same."""
 _MOST_LINES = 5000
 """Lines that count of a run of the planned length."""
 _LAST_WORDS = 300
+_LAST_BYTES = 1 << 20
+"""What is read of a program that was told to stop."""
 
 
 def stall_limit_s(planned_s: float) -> float:
@@ -91,19 +98,21 @@ class ProbeCommand:
         """
         argv = self._argv(probe)
         mark = run_mark(f"{folder.name}-{secrets.token_hex(4)}")
-        command = Command("probe", argv, {**os.environ, RUN_VARIABLE: mark}, folder / LOG, output=folder / STREAM)
-        try:
-            child = Child(command, argv, dict(command.env))
-        except SetupError as problem:
-            raise MeasureError(
-                f"the probe cannot be started: {argv[0]}: {problem.__cause__}", "name a program in --probe-command"
-            ) from problem
-        run = _Run(child, probe, folder, begin_s, self)
-        try:
-            record = run.follow(look, self.stop)
-        finally:
-            run.end()
-            end_processes(marked(mark))  # what left the probe's session
+        command = Command("probe", argv, {**os.environ, **_LINE_BY_LINE, RUN_VARIABLE: mark}, folder / LOG)
+        with LinePipe(folder / STREAM) as pipe:
+            try:
+                child = Child(command, argv, dict(command.env), stdout=pipe.write_fd)
+            except SetupError as problem:
+                raise MeasureError(
+                    f"the probe cannot be started: {argv[0]}: {problem.__cause__}", "name a program in --probe-command"
+                ) from problem
+            pipe.hand_over()
+            run = _Run(child, pipe, probe, begin_s, self)
+            try:
+                record = run.follow(look, self.stop)
+            finally:
+                run.end()
+                end_processes(marked(mark))  # what left the probe's session
         run.check_end()
         return record
 
@@ -111,8 +120,8 @@ class ProbeCommand:
 class _Run:
     """One probe in progress."""
 
-    def __init__(self, child: Child, probe: Probe, folder: Path, begin_s: float, program: ProbeCommand) -> None:
-        self._child, self._probe, self._folder = child, probe, folder
+    def __init__(self, child: Child, pipe: LinePipe, probe: Probe, begin_s: float, program: ProbeCommand) -> None:
+        self._child, self._pipe, self._probe = child, pipe, probe
         self._stall_s = program.stall_s or stall_limit_s(probe.planned_s)
         self._least_s = 0.0 if program.offline else probe.planned_s
         self._record = ProbeRecord(probe.rate, probe.planned_s, (), "running", None, begin_s, purpose=probe.purpose)
@@ -122,28 +131,26 @@ class _Run:
         self._asked = False
         self._last_t_s = 0.0
         self._seen: Sample | None = None
+        self._paced: bool | None = None
 
     def follow(self, look: Look, stop: StopFlag) -> ProbeRecord:
         """Read until the program ends or is stopped."""
         heard = time.monotonic()
-        with (self._folder / STREAM).open("rb") as stream:
-            while True:
-                ended = self._child.poll() is not None  # asked before the read: what it wrote before its end is read
-                chunk = stream.read()
-                heard = time.monotonic() if chunk else heard
-                for value in self._parse(chunk, last=ended):
-                    verdict = self._take(value, look)
-                    if verdict is not None:
-                        return self._stopped(verdict, stream.read)
-                if self._final is not None:
-                    return self._complete()
-                if ended:
-                    raise ProbeFault(f"it ended with {self._status()} without the line that says done{self._said()}")
-                if stop.first is not None:
-                    return self._stopped(self._ended("interrupted"), stream.read)
-                self._check_time(heard)
-                if not chunk:
-                    time.sleep(_POLL_S)
+        while True:
+            ended = self._child.poll() is not None  # asked before the read: what it wrote before its end is read
+            chunk = self._pipe.rest() if ended else self._pipe.read(_POLL_S)
+            heard = time.monotonic() if chunk else heard
+            for value in self._parse(chunk, last=ended):
+                verdict = self._take(value, look)
+                if verdict is not None:
+                    return self._stopped(verdict)
+            if self._final is not None:
+                return self._complete()
+            if ended:
+                raise ProbeFault(f"it ended with {self._status()} without the line that says done{self._said()}")
+            if stop.first is not None:
+                return self._stopped(self._ended("interrupted"))
+            self._check_time(heard)
 
     def _parse(self, chunk: bytes, *, last: bool) -> list[Sample | Final]:
         """Whole lines of what has come; with the end of the program also a last one without its newline."""
@@ -168,11 +175,19 @@ class _Run:
             over = {name: value.over_of(name) for name in value.over}
             check_kept(self._seen, over, f"at {value.t_s:g} s it says")
         self._seen, self._last_t_s = value, value.t_s
+        self._keep_pace()
         if self._samples and value.t_s - self._samples[-1].t_s < self._probe.planned_s / _MOST_LINES:
             return None  # each line is judged with all before it: too many take longer to judge than to measure
         self._samples.append(value)
         verdict = look(replace(self._record, samples=tuple(self._samples)))
         return self._ended(verdict.stop) if verdict.stop else None
+
+    def _keep_pace(self) -> None:
+        """Once it is plain that a program keeps to real time, it never has to wait for us."""
+        if self._paced is None and self._last_t_s >= _PACE_S:
+            self._paced = self._last_t_s <= time.monotonic() - self._child.started_s
+            if self._paced:
+                self._pipe.widen()
 
     def _ended(self, how: str) -> ProbeRecord:
         return replace(self._record, samples=tuple(self._samples), ended=how, cost_s=self._cost_s())  # type: ignore[arg-type]
@@ -193,11 +208,10 @@ class _Run:
         self._last_t_s = max(self._last_t_s, final.seconds)
         return replace(self._ended("complete"), final=final)
 
-    def _stopped(self, record: ProbeRecord, read: Callable[[], bytes]) -> ProbeRecord:
+    def _stopped(self, record: ProbeRecord) -> ProbeRecord:
         """Stop the program; what it still wrote tells what it cost, and a full last line counts."""
-        self._terminate()
         try:
-            for value in self._parse(read(), last=True):
+            for value in self._parse(self._terminate(), last=True):
                 if isinstance(value, Sample):
                     self._last_t_s = max(self._last_t_s, value.t_s)
                 elif long_enough(value, self._probe.planned_s):
@@ -208,20 +222,28 @@ class _Run:
             return replace(self._complete(), samples=record.samples)
         return replace(record, cost_s=self._cost_s())
 
-    def _terminate(self, grace_s: float = GRACE_S) -> None:
-        """SIGTERM, then SIGKILL to all that is left."""
+    def _terminate(self, grace_s: float = GRACE_S) -> bytes:
+        """SIGTERM, then SIGKILL to all that is left; what it still wrote."""
         self._asked = True
         self._child.send(signal.SIGTERM)
-        until = time.monotonic() + grace_s
-        while self._child.poll() is None and time.monotonic() < until:
-            time.sleep(_POLL_S)
+        said = self._wait(grace_s)
         self._child.kill_session()
+        return said
+
+    def _wait(self, seconds: float) -> bytes:
+        """Wait for its end, so long at most; what it wrote meanwhile, which it might else wait to be rid of."""
+        until, said = time.monotonic() + seconds, b""
+        while self._child.poll() is None and time.monotonic() < until:
+            if len(said) < _LAST_BYTES:
+                said += self._pipe.read(_POLL_S)
+            else:  # it goes on as if nobody had told it to stop
+                time.sleep(_POLL_S)
+        return said + self._pipe.rest()
 
     def end(self) -> None:
         """Nothing of the probe is left running; a program that has said all gets its time to end."""
-        until = time.monotonic() + (GRACE_S if self._final is not None else 0.0)
-        while self._child.poll() is None and time.monotonic() < until:
-            time.sleep(_POLL_S)
+        if self._final is not None:
+            self._wait(GRACE_S)
         if self._child.poll() is None:
             self._terminate(FAULT_GRACE_S)
         self._child.kill_session()
@@ -251,5 +273,5 @@ class _Run:
 
     def _said(self) -> str:
         """The end of what it said on stderr."""
-        text = (self._folder / LOG).read_text(errors="replace").strip()
+        text = self._child.command.log.read_text(errors="replace").strip()
         return f"; its stderr ends: {text[-_LAST_WORDS:]}" if text else ""

@@ -35,8 +35,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def test_an_answer_is_confirmed_and_cheap(repository: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    # Slow enough that a probe which is stopped has not ended by itself meanwhile.
-    probe = f"--capacity 40 --pace 0.05 --log {log}"
+    probe = f"--capacity 40 --log {log}"
     done = _search(repository, probe, *RANGE, "--record-dir", tmp_path / "records", "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -67,6 +66,34 @@ def test_an_answer_is_confirmed_and_cheap(repository: Path, tmp_path: Path) -> N
     other = _search(repository, probe, *RANGE[:4], "--record-dir", tmp_path / "records")
     assert other.returncode == 2
     assert "duration_s 200.0 there, 600.0 now" in other.stderr
+
+
+@pytest.mark.parametrize("habit", ["", " --forgetful"])
+def test_a_program_that_simulates_hours_in_a_second_is_stopped_where_it_was_judged(
+    repository: Path, tmp_path: Path, habit: str
+) -> None:
+    """Whether it flushes its lines or not: it can be no further than the line after the next one."""
+    log, records = tmp_path / "log", tmp_path / "records"
+    probe = f"--capacity 40 --pace 0 --line-s 1 --log {log}{habit}"
+    done = _search(repository, probe, *RANGE, "--record-dir", records, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    stopped = [index for index, each in enumerate(answer["probes"]) if each["ended"] != "complete"]
+    judged_s = [_judged_s(records / f"probe-{index + 1:03}" / "record.json") for index in stopped]
+    got_to_s = [line["t_s"] for line in _lines(log) if "terminated" in line]
+    assert len(stopped) > 1
+    assert len(got_to_s) == len(stopped)
+    for judged, got_to in zip(judged_s, got_to_s, strict=True):
+        assert judged <= got_to <= judged + 2.0
+        assert judged < 190.0
+    whole_s = 200.0 * (len(answer["probes"]) - len(stopped))
+    assert answer["engine_seconds"] == pytest.approx(whole_s + sum(got_to_s), abs=2.0 * len(stopped))
+
+
+def _judged_s(record: Path) -> float:
+    """Time of the last line that was judged, in s."""
+    last: float = json.loads(record.read_text())["samples"][-1][0]
+    return last
 
 
 def test_an_interrupted_search_goes_on_where_it_was(repository: Path, tmp_path: Path) -> None:

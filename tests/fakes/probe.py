@@ -1,7 +1,7 @@
 """A probe program for tests: a system with a sharp or soft knee, in simulated time; it can misbehave on cue.
 
-`python -m tests.fakes.probe --capacity 40 --target-qps 30 --duration-s 600`. Lines come as fast as they are read about
-(`--pace` seconds between two). `--fault` names what goes wrong and `--fault-file` a file whose presence means that it
+`python -m tests.fakes.probe --capacity 40 --target-qps 30 --duration-s 600`. Lines come as fast as they are read, but
+for `--pace` seconds between two. `--fault` names what goes wrong and `--fault-file` a file whose presence means that it
 has gone wrong before, so that only the first probe does.
 """
 
@@ -24,11 +24,12 @@ LINE_S = 5.0
 
 def main() -> None:
     options = _options()
+    t_s = 0.0
     log = Path(options.log) if options.log else None
     if log:
         with log.open("a") as out:
             out.write(json.dumps({"rate": options.target_qps, "seconds": options.duration_s}) + "\n")
-        signal.signal(signal.SIGTERM, lambda *_: _terminated(log))
+        signal.signal(signal.SIGTERM, lambda *_: _terminated(log, t_s))
     fault = options.fault
     if fault == "deaf":  # for a while: it takes its time to end, and says things meanwhile
         signal.signal(signal.SIGTERM, lambda *_: _deaf(options))
@@ -46,10 +47,11 @@ def main() -> None:
     for line in range(lines):
         came = int(rng.poisson(options.target_qps * step_s))
         issued, over = issued + came, over + int(rng.binomial(came, _share(options)))
+        t_s = (line + 1) * step_s
         counts = {options.constraint: over} if options.ceiling is None else {options.constraint: over, "tpot": 0}
         print(
-            json.dumps({"t_s": (line + 1) * step_s, "issued": issued, "completed": issued, "over_limit": counts}),
-            flush=True,
+            json.dumps({"t_s": t_s, "issued": issued, "completed": issued, "over_limit": counts}),
+            flush=not options.forgetful,
         )
         if line == 0:
             _misbehave_later(fault)
@@ -126,9 +128,9 @@ def _offline(options: argparse.Namespace) -> None:
     print(json.dumps({"done": True, "valid": valid, "n": count, "over_limit": {}, "seconds": lasts_s}), flush=True)
 
 
-def _terminated(log: Path) -> None:
+def _terminated(log: Path, t_s: float) -> None:
     with log.open("a") as out:
-        out.write('{"terminated": true}\n')
+        out.write(json.dumps({"terminated": True, "t_s": t_s}) + "\n")
     sys.exit(143)
 
 
@@ -146,6 +148,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--line-s", type=float)
     parser.add_argument("--serves", type=float, help="Offline: queries ended per second")
     parser.add_argument("--refuse", action="store_true")
+    parser.add_argument("--forgetful", action="store_true", help="lines are printed and not flushed")
     parser.add_argument("--fault")
     parser.add_argument("--fault-file")
     parser.add_argument("--log")
