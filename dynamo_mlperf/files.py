@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import stat
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _BLOCK_BYTES = 4 * 1024 * 1024
+_SHOWN = 80
+"""Characters of a key that is complained of."""
 MOST_RECORD_BYTES = 64_000_000
 """More than the records of the largest runs: whoever wrote a longer file was no run of ours."""
 MOST_TOPOLOGY_BYTES = 1_000_000
@@ -125,11 +128,69 @@ def append_json_line(path: Path, value: Any) -> None:  # noqa: ANN401 - anything
         os.close(fd)
 
 
+class RepeatedKeyError(ValueError):
+    """An object of a JSON text holds one key twice.
+
+    Attributes:
+        key: The key, quoted.
+    """
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(what)
+        self.key = key
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(key for key, _value in pairs)
+        key = json.dumps(next(key for key, count in counts.items() if count > 1))[:_SHOWN]
+        raise RepeatedKeyError(key, f"the key {key} stands there twice")
+    return found
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_DECODER_OF_NUMBERS = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_number)
+
+
+def strict_json(raw: str | bytes, *, finite: bool = False) -> Any:  # noqa: ANN401 - anything that JSON can carry
+    """The value of a JSON text that is evidence: what holds a key twice says two things, and readers take either.
+
+    Args:
+        raw: The text.
+        finite: Refuse NaN and Infinity: as false as NaN compares with every limit, it would be within it.
+
+    Raises:
+        ValueError: It is no JSON, or an object holds a key twice (RepeatedKeyError).
+        RecursionError: It is nested too deeply.
+    """
+    text = raw if isinstance(raw, str) else raw.decode(json.detect_encoding(raw), "surrogatepass")
+    return (_DECODER_OF_NUMBERS if finite else _DECODER).decode(text)
+
+
+def read_json(path: Path, most_bytes: int = MOST_RECORD_BYTES, *, finite: bool = False) -> Any:  # noqa: ANN401 - anything that JSON can carry
+    """The value in a JSON file that is evidence and may be anybody's; see `strict_json`.
+
+    Raises:
+        ValueError: It is no such JSON, or longer than `most_bytes`.
+        OSError: It is no regular file, or cannot be read.
+        RecursionError: It is nested too deeply.
+    """
+    try:
+        return strict_json(read_bounded(path, most_bytes), finite=finite)
+    except RepeatedKeyError as error:
+        raise RepeatedKeyError(error.key, f"{path.name} holds the key {error.key} twice") from None
+
+
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """All whole lines of a JSON-lines file; a last line cut by a crash is left out, a missing file is empty."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in read_text(path, MOST_LOG_BYTES).split("\n")[:-1]]
+    return [strict_json(line) for line in read_text(path, MOST_LOG_BYTES).split("\n")[:-1]]
 
 
 def digest_file(path: Path) -> str:

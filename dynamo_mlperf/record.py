@@ -5,13 +5,12 @@ Evidence is written before the verdict, so a run directory without `verdict.json
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from dynamo_mlperf.errors import ConfigError, ExitCode, Stopped
-from dynamo_mlperf.files import RunPaths, append_json_line, read_bounded, read_json_lines, write_json
+from dynamo_mlperf.files import RunPaths, append_json_line, read_json, read_json_lines, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +47,15 @@ class Reason:
     wanted: str
     got: str
     action: str
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> Reason:
+        """One reason of a `verdict.json`.
+
+        Raises:
+            KeyError: It is none of ours.
+        """
+        return Reason(*(value[name] for name in ("check", "wanted", "got", "action")))
 
     def text(self) -> str:
         """One line for people."""
@@ -227,11 +235,11 @@ def verdict_from_json(value: Mapping[str, Any]) -> Verdict:
     """
     kept = {"verdict", "benchmark", "scenario", "run_dir", "target_qps", "completed_qps", "tokens_per_second"}
     kept |= {"requests", "failed_requests", "duration_s", "client", "tests"}
-    moved, of_reason = value["disaggregation"], ("check", "wanted", "got", "action")
+    moved = value["disaggregation"]
     return Verdict(
         **{name: value[name] for name in kept},
         result_class=value["class"],
-        reasons=tuple(Reason(*(one[name] for name in of_reason)) for one in value["reasons"]),
+        reasons=tuple(map(Reason.from_json, value["reasons"])),
         notes=tuple(value["notes"]),
         latency_p99_ms={name: ConstraintLatency(**one) for name, one in value["latency_p99_ms"].items()},
         transfer=transfer_from_json(moved) if moved else None,
@@ -286,7 +294,7 @@ def read_verdict(paths: RunPaths) -> dict[str, Any] | None:
     """The verdict of a run that ended, else None."""
     if not paths.verdict.exists():
         return None
-    value: dict[str, Any] = json.loads(read_bounded(paths.verdict))
+    value: dict[str, Any] = read_json(paths.verdict)
     return value
 
 

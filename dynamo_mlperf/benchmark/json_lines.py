@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import open_regular
+from dynamo_mlperf.files import RepeatedKeyError, open_regular, strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,16 +58,10 @@ def _text(line: bytes, where: str, way_out: str) -> str:
 
 
 def _object(text: str, where: str) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _value in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise ConfigError(f"{where}: the key {json.dumps(twice)[:80]} stands there twice", "leave one")
-        return found
-
     try:
-        value = json.loads(text, object_pairs_hook=unique)
+        value = strict_json(text)
+    except RepeatedKeyError as error:
+        raise ConfigError(f"{where}: {error}", "leave one") from error
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where}: not JSON: {error.msg} at column {error.colno}", _REPAIR) from error
     except (ValueError, RecursionError) as error:  # Python's limits: 4300 digits an integer, about 1000 levels

@@ -33,3 +33,18 @@ class Call:
     redo: bool = False
     blocks: Mapping[str, Mapping[str, object]] | None = None
     as_json: bool = False
+
+    def __post_init__(self) -> None:
+        check_redo(self.resume, redo=self.redo)
+
+
+def check_redo(resume: object, *, redo: bool) -> None:
+    """Refuse `--redo` alone: what was to go on would begin anew.
+
+    Raises:
+        ConfigError: There is no `--resume`.
+    """
+    from dynamo_mlperf.errors import ConfigError
+
+    if redo and resume is None:
+        raise ConfigError("--redo is given without --resume", "add --resume RUN, or leave --redo out")

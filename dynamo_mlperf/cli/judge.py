@@ -34,12 +34,15 @@ def command(
     """
     from dynamo_mlperf.cli.output import json_text
     from dynamo_mlperf.cli.run_directory import run_directory
-    from dynamo_mlperf.load.directory import Wanted, failed_verdict, judge_directory
+    from dynamo_mlperf.load.directory import RecordedFailureError, Wanted, failed_verdict, judge_directory
+    from dynamo_mlperf.report.resuming import action_of
 
     place = Path(directory) if "/" in directory else run_directory(directory)
     try:
         verdict = judge_directory(place, Wanted(benchmark, scenario, round_name))
     except MeasureError as error:
+        if isinstance(error, RecordedFailureError):
+            error.action = action_of(error.reason, error.root)
         if not as_json:
             raise
         verdict = failed_verdict(place, error)

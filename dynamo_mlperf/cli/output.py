@@ -5,6 +5,7 @@ Standard output may go away: a reader such as `head` closes it when it has seen 
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -77,8 +78,24 @@ def write_output(option: str, path: Path, text: str, example: str) -> None:
         ConfigError: It is no place for a file.
         SetupError: It cannot be written.
     """
-    from dynamo_mlperf.errors import ConfigError, SetupError
-    from dynamo_mlperf.files import shell_word, write_atomic
+    from dynamo_mlperf.errors import SetupError
+    from dynamo_mlperf.files import write_atomic
+
+    check_output(option, path, example)
+    try:
+        write_atomic(path.resolve(), text)
+    except OSError as problem:
+        raise SetupError(f"{option} {path}: {problem.strerror}", f"{option} {example}") from problem
+
+
+def check_output(option: str, path: Path, example: str) -> None:
+    """Refuse what is no place for the file that an option names, before the work whose answer it is to take.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    from dynamo_mlperf.errors import ConfigError
+    from dynamo_mlperf.files import shell_word
 
     if path.is_dir():
         raise ConfigError(f"{option} {path} is a directory", f"{option} {path / example}")
@@ -88,20 +105,20 @@ def write_output(option: str, path: Path, text: str, example: str) -> None:
         raise ConfigError(
             f"{option} {path}: there is no directory {path.parent}", f"mkdir -p {shell_word(path.parent)}"
         )
-    try:
-        write_atomic(path.resolve(), text)
-    except OSError as problem:
-        raise SetupError(f"{option} {path}: {problem.strerror}", f"{option} {example}") from problem
+    if not os.access(path.resolve().parent, os.W_OK):
+        raise ConfigError(f"{option} {path}: {path.resolve().parent} cannot be written to", f"{option} {example}")
 
 
 class _Lasting(io.FileIO):
-    """Standard error whose reader may go away: what is said then is said to nobody, and the work goes on."""
+    """Standard error whose reader or disk space may go away: what is said then is lost, and the work goes on."""
 
     def write(self, data: Any) -> int:  # noqa: ANN401 - io's own: whatever has bytes
-        """Write, or drop what nobody reads."""
+        """Write, or drop what nobody reads, and what has no room now."""
         try:
             return super().write(data)
-        except BrokenPipeError:
+        except OSError as problem:
+            if problem.errno != errno.EPIPE:
+                return len(data)
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.tuning.prediction import Prediction
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
+_JSON_NAME, _SVG_NAME = "prediction.json", "rehearsal.svg"
 
 
 @click.command(name="rehearse")
@@ -68,12 +69,13 @@ def command(file: Path | None, *, calibrate: Path | None, live: bool, **options:
     Offline by default, by Dynamo's replay. Every figure is rehearsed: it ranks splits before GPUs are booked, and no
     measurement has to repeat it. Ends with 5 where no split passes at any rate.
     """
-    from dynamo_mlperf.errors import ConfigError, ExitCode
+    from dynamo_mlperf.errors import ConfigError, ExitCode, SetupError
     from dynamo_mlperf.topology.spec import load_topology
 
     if (file is None) == (calibrate is None):
         raise ConfigError("wanted either a topology FILE or --calibrate POINTS", "dynamo-mlperf rehearse FILE --all")
     _check_combination(options, calibrate=calibrate, live=live)
+    _check_outputs(options)
     if calibrate is not None:
         return _calibrate(calibrate, options)
     topology = load_topology(file) if file else None
@@ -84,6 +86,12 @@ def command(file: Path | None, *, calibrate: Path | None, live: bool, **options:
 
         return rehearse_live(file, topology, _stage(topology, options), _given(options["calibration"]), options)
     prediction = _rehearse(topology, options)
+    try:
+        _write(prediction, options)
+    except SetupError:  # what took minutes is not lost with it
+        if not options["as_json"]:
+            _show(prediction, as_json=False)
+        raise
     _show(prediction, as_json=options["as_json"])
     return int(ExitCode.DONE if prediction.best else ExitCode.INVALID)
 
@@ -97,6 +105,7 @@ def _check_combination(options: dict[str, Any], *, calibrate: Path | None, live:
     wrong = [name for name, given in (offline if live or calibrate else {}).items() if given]
     wrong += [name for name, given in ({} if live else only_live).items() if given]
     wrong += ["--live"] if live and calibrate else []
+    wrong += ["--out"] if live and options["out"] else []
     wrong += ["--calibration"] if calibrate and options["calibration"] else []
     if options["splits"] and options["every"]:
         wrong = ["--splits"]
@@ -148,9 +157,7 @@ def _profiles(given: tuple[str, ...]) -> dict[str, str]:
 
 
 def _rehearse(topology: Topology, options: dict[str, Any]) -> Prediction:
-    from dynamo_mlperf.cli.output import write_output
     from dynamo_mlperf.job.rehearsal import rehearse
-    from dynamo_mlperf.report.predicted import as_svg
     from dynamo_mlperf.topology.role_splits import all_splits, own_split, parse_split
 
     if options["every"] and topology.disaggregated:
@@ -161,15 +168,26 @@ def _rehearse(topology: Topology, options: dict[str, Any]) -> Prediction:
     else:
         splits = [own_split(topology)]
     given = _given(options["calibration"])
-    prediction = rehearse(
-        topology, splits, _stage(topology, options), given, calibrated=options["calibration"] != "none"
-    )
+    return rehearse(topology, splits, _stage(topology, options), given, calibrated=options["calibration"] != "none")
+
+
+def _check_outputs(options: dict[str, Any]) -> None:
+    from dynamo_mlperf.cli.output import check_output
+
+    for option, key, example in (("--out", "out", _JSON_NAME), ("--svg", "svg", _SVG_NAME)):
+        if options[key]:
+            check_output(option, options[key], example)
+
+
+def _write(prediction: Prediction, options: dict[str, Any]) -> None:
+    from dynamo_mlperf.cli.output import write_output
+    from dynamo_mlperf.report.predicted import as_svg
+
     if options["out"]:
         _write_json(options["out"], prediction.as_json())
     if options["svg"]:
-        write_output("--svg", options["svg"], as_svg(prediction), "rehearsal.svg")
+        write_output("--svg", options["svg"], as_svg(prediction), _SVG_NAME)
         _tell(f"{options['svg']}: written")
-    return prediction
 
 
 def _given(calibration: str | None) -> Calibration | None:
@@ -183,7 +201,7 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
     from dynamo_mlperf.cli.output import write_output
 
-    write_output("--out", path, json.dumps(value, indent=2) + "\n", "prediction.json")
+    write_output("--out", path, json.dumps(value, indent=2) + "\n", _JSON_NAME)
     _tell(f"{path}: written")
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from dynamo_mlperf.cli.call import check_redo
 
 if TYPE_CHECKING:
     from dynamo_mlperf.site import Site
@@ -51,6 +54,7 @@ def command(
     win. The job gets none of the caller's SLURM_*, SBATCH_*, LD_LIBRARY_PATH or secrets. Ends with 3 when Slurm
     refuses, with Slurm's words and the line that they are about.
     """
+    check_redo(resume, redo=redo)
     submission = _prepare(file, site, sbatch_options, nodes, dry_run=dry_run, resume=resume, redo=redo)
     for note in submission.notes:
         click.echo(f"note: {note}", err=True)
@@ -80,7 +84,7 @@ def _prepare(
     """Everything that can be refused is refused here, before Slurm sees anything."""
     from dynamo_mlperf.cli.launch import prepare, resumable
     from dynamo_mlperf.job.time_limit import check_time_limit
-    from dynamo_mlperf.site import site_file
+    from dynamo_mlperf.site import SITE_VARIABLE, site_file
     from dynamo_mlperf.slurm.submission import SiteCopy, make_submission, segment_of
     from dynamo_mlperf.topology.memory import memory_doubt
 
@@ -104,7 +108,7 @@ def _prepare(
         nodes=nodes,
         segment=segment,
         more=sbatch_options,
-        site_argument=site,
+        site_argument=site or (None if topology.site else os.environ.get(SITE_VARIABLE)),
         site_copy=None if (chosen := site_file(site or topology.site)) is None else SiteCopy.of(chosen),
         resume=None if resume is None else str(resumable(resume, topology, Path.cwd(), redo=redo)),
         redo=redo,

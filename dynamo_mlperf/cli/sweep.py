@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dynamo_mlperf.cli.call import Call
+from dynamo_mlperf.cli.call import Call, check_redo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +53,7 @@ def command(
     FILE's own `sweep:` holds where no option says otherwise; on a cluster, `sbatch FILE` does the same. Ends with 0
     when a split holds some rate: its confirming run is the result; 5 when none does.
     """
+    check_redo(resume, redo=redo)
     blocks = {"sweep": _block(splits, rates, every=every)}
     if parallel is not None:
         from dynamo_mlperf.cli.sweep_parallel import Parallel, check_choice, sweep_in_parallel

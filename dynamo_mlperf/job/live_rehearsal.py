@@ -81,6 +81,7 @@ def write_live(directory: Path, what: LiveRehearsal, base: Path) -> Path:
         raise ConfigError(f"{model} is not there, and simulated engines count with its tokenizer", _MAKES_IT)
     if directory.exists():
         raise ConfigError(f"{directory} exists: two rehearsals would mix", "name another --run-dir, or leave it out")
+    _rate(what)  # refuses what names none while there is no directory yet that the next try would find
     (directory / "profiles").mkdir(parents=True)
     write_atomic(directory / "original.yaml", what.source.read_bytes())
     places = {}
@@ -95,12 +96,16 @@ def write_live(directory: Path, what: LiveRehearsal, base: Path) -> Path:
     return derived
 
 
+def _rate(what: LiveRehearsal) -> float:
+    qps = what.qps or what.topology.measure.target_qps
+    if qps is None:
+        raise ConfigError(f"{what.topology.name} names no measure.target_qps", "give --qps")
+    return qps
+
+
 def _text(what: LiveRehearsal, places: Mapping[str, Path], model: Path, data: Path) -> str:
     topology = what.topology
     measure = topology.measure
-    qps = what.qps or measure.target_qps
-    if qps is None:
-        raise ConfigError(f"{topology.name} names no measure.target_qps", "give --qps")
     value: dict[str, Any] = {
         "schema": 1,
         "name": f"rehearse-{topology.name}"[:_NAME].rstrip(".-"),
@@ -111,7 +116,7 @@ def _text(what: LiveRehearsal, places: Mapping[str, Path], model: Path, data: Pa
         "roles": {},
         "frontends": topology.frontends.model_dump(),
         "head": topology.head,
-        "measure": {"benchmark": measure.benchmark, "scenario": measure.scenario, "target_qps": qps},
+        "measure": {"benchmark": measure.benchmark, "scenario": measure.scenario, "target_qps": _rate(what)},
         "reduced": {**(topology.reduced.model_dump(exclude_none=True) if topology.reduced else {})},
     }
     if topology.nodes.nvlink_domain:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import RunPaths, read_bounded, read_text, write_atomic, write_json
 from dynamo_mlperf.job.redoing import refuse_changed, sought
-from dynamo_mlperf.job.split_record import FAILED, SPLIT_FILE, read_split, result_of, split_changes
+from dynamo_mlperf.job.split_record import SPLIT_FILE, read_split, result_of, split_changes
 from dynamo_mlperf.job.sweep_records import SUMMARY_FILE, SWEEP_DIR, SweepRecords
 from dynamo_mlperf.record import read_verdict
 from dynamo_mlperf.topology.one_split import one_split_text
-from dynamo_mlperf.tuning.sweep import SweepState
+from dynamo_mlperf.tuning.sweep import FAILED, SweepState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -5,7 +5,6 @@ One JSON object a line goes into `pressure.jsonl`; `tuning/bottleneck.py` says w
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -114,5 +113,5 @@ def read_pressure(file: Path) -> list[Pressure]:
 def _lines(file: Path) -> list[dict[str, Any]]:
     try:
         return read_json_lines(file)
-    except json.JSONDecodeError:
+    except ValueError:
         return []

@@ -5,11 +5,10 @@ An old answer is not kept in silence then. Its probes and runs count again all t
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import read_bounded
+from dynamo_mlperf.files import read_json
 from dynamo_mlperf.topology.searching import Search
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def search_changes(settings: Path, topology: Topology) -> list[str]:
     """
     known: dict[str, Any] | None
     try:
-        value = json.loads(read_bounded(settings))
+        value = read_json(settings)
         known = {f"search.{key}": value.get(key) for key in _OF_SEARCH}
     except (OSError, ValueError, AttributeError, RecursionError):
         known = None

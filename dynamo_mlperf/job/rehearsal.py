@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from dynamo_mlperf.job.request_lengths import request_lengths
 from dynamo_mlperf.load.settings import build_settings
 from dynamo_mlperf.topology.role_splits import RoleSplit, own_split, parse_split, with_split
 from dynamo_mlperf.topology.spec import load_topology
-from dynamo_mlperf.tuning.calibration import Calibration, Point, Points, fit_factors, read_calibration
+from dynamo_mlperf.tuning.calibration import MOST_TRIES, Calibration, Point, Points, fit_factors, read_calibration
 from dynamo_mlperf.tuning.own_lengths import OwnLengths
 from dynamo_mlperf.tuning.prediction import Prediction, SplitPrediction, ranked
 from dynamo_mlperf.tuning.profiles import shipped_benchmarks
@@ -187,13 +188,14 @@ def calibrate(points: Points, stage: Stage) -> tuple[Calibration, list[Compared]
     systems = [_system_of(point, points, stage) for point in points.points]
     lengths = request_lengths(systems[0][0], stage.base, stage.own)
     with _simulator(stage, lengths, len(systems)) as simulator, ThreadPoolExecutor(stage.programs) as pool:
-        tries = 0
+        tries, begun_s = 0, time.monotonic()
 
         def residuals(factors: Factors) -> list[float]:
             nonlocal tries
+            took = f" ({(time.monotonic() - begun_s) / tries:.1f} s each so far)" if tries else ""
             tries += 1
-            stage.tell(f"fitting, try {tries}: prefill x {factors.prefill:.3f}, ITL x {factors.itl:.3f}, "
-                       f"overhead {factors.overhead_ms:.0f} ms")  # fmt: skip
+            stage.tell(f"fitting, try {tries} of at most {MOST_TRIES}{took}: prefill x {factors.prefill:.3f}, "
+                       f"ITL x {factors.itl:.3f}, overhead {factors.overhead_ms:.0f} ms")  # fmt: skip
             scenes = {at: scene_of(simulator, replace(systems[at][1], factors=factors)) for at in range(len(systems))}
             asked = [
                 pool.submit(_residual, scenes[at], systems[at][0], known)
@@ -207,10 +209,13 @@ def calibrate(points: Points, stage: Stage) -> tuple[Calibration, list[Compared]
         names = tuple(point.name for point in points.fitted)
         found = Calibration(factors, points.benchmark, names, rms, points.origin)
         scenes = [scene_of(simulator, replace(system, factors=factors)) for _topology, system in systems]
+        stage.tell(f"fitted after {tries} tries; now each of {len(systems)} points is predicted")
         running = [
             pool.submit(_compared, point, topology, scene)
             for point, (topology, _), scene in zip(points.points, systems, scenes, strict=True)
         ]
+        for done, each in enumerate(as_completed(running), 1):
+            stage.tell(f"predicted {done} of {len(running)}: {each.result().point.name}")
         return found, [each.result() for each in running]
 
 

@@ -6,7 +6,6 @@ the tolerance and the budget of the search may differ, and so may names, places 
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError, SetupError
-from dynamo_mlperf.files import RunPaths, read_bounded, write_json
+from dynamo_mlperf.files import RunPaths, read_json, write_json
+from dynamo_mlperf.job.confirmed import check_confirmed_probes, check_finished_split
 from dynamo_mlperf.job.redoing import REDO, refuse_changed, search_changes, sought
 from dynamo_mlperf.job.wanted_settings import decide_settings
 from dynamo_mlperf.job.workload import read_data_set
@@ -121,6 +121,11 @@ def check_resume(topology: Topology, base_dir: Path, run: Path, *, redo: bool = 
             raise ConfigError(f"the sweep in {run} still runs", "wait for its end, or cancel it")
         check_probes(run / SWEEP_DIR / name)
     finished = {name: finished_split(run / SWEEP_DIR / name) for name in identities}
+    for name, known in finished.items():
+        if known is None:
+            check_confirmed_probes(run / SWEEP_DIR / name)
+        else:
+            check_finished_split(run / SWEEP_DIR / name, known)
     asked = sought(topology)
     if not redo:
         found = {name: split_changes(value, asked) for name, value in finished.items() if value is not None}
@@ -148,7 +153,7 @@ def check_same(old: Path, wanted: Mapping[str, Any], changed: Sequence[str] = ()
         ConfigError: They are of another plan, model or settings, there are none, or that search still runs.
     """
     try:
-        known = dict(json.loads(read_bounded(old / SETTINGS)).items())
+        known = dict(read_json(old / SETTINGS).items())
     except FileNotFoundError:
         raise ConfigError(
             f"{old} holds no search to resume", "name the run directory of an interrupted search"
@@ -160,6 +165,7 @@ def check_same(old: Path, wanted: Mapping[str, Any], changed: Sequence[str] = ()
     if is_locked(old / LOCK):
         raise ConfigError(f"the search in {old} still runs", "wait for its end, or cancel it")
     check_probes(old)
+    check_confirmed_probes(old)
     answer = _answer_of(old)
     if answer is not None and changed and redo:
         return
@@ -177,7 +183,7 @@ def check_same(old: Path, wanted: Mapping[str, Any], changed: Sequence[str] = ()
 def _answer_of(old: Path) -> float | None:
     """The answer of a search that needs no more; None while there is none, or a better one may be found."""
     try:
-        value = json.loads(read_bounded(old / ANSWER))
+        value = read_json(old / ANSWER)
         rate = float(value["answer_qps"])
         return rate if value["located"] and 0.0 < rate < math.inf else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

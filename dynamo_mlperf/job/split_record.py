@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import read_bounded
+from dynamo_mlperf.files import RepeatedKeyError, read_json
 from dynamo_mlperf.job.redoing import changes
-from dynamo_mlperf.tuning.sweep import SplitResult
+from dynamo_mlperf.tuning.sweep import FAILED, SplitResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from dynamo_mlperf.topology.role_splits import RoleSplit
 
 SPLIT_FILE = "split.json"
-FAILED = "failed"
-"""The `kind` of a split that did not measure."""
 
 
 def is_rate(value: object) -> bool:
@@ -96,20 +93,22 @@ _KEYS: Mapping[str, Callable[[object], bool]] = {
 """What a resumed sweep reads of `split.json`."""
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, action: str = "remove it; its split is then measured again") -> dict[str, Any]:
     """A record that is a JSON object.
 
     Raises:
         ConfigError: It cannot be read, or is none.
     """
     try:
-        value = json.loads(read_bounded(path))
+        value = read_json(path)
     except OSError as problem:
-        raise ConfigError(f"{path}: {problem.strerror}", "name a run directory that can be read") from problem
+        raise ConfigError(f"{path}: {problem.strerror}", action) from problem
+    except RepeatedKeyError as problem:
+        raise ConfigError(f"{path} holds the key {problem.key} twice", action) from problem
     except (ValueError, RecursionError) as problem:
-        raise ConfigError(f"{path} is no JSON: {problem}", "remove it; its split is then measured again") from problem
+        raise ConfigError(f"{path} is no JSON: {problem}", action) from problem
     if not isinstance(value, dict):
-        raise ConfigError(f"{path} is no JSON object", "remove it; its split is then measured again")
+        raise ConfigError(f"{path} is no JSON object", action)
     return value
 
 

@@ -13,7 +13,6 @@ from dynamo_mlperf.job.judged import judged
 from dynamo_mlperf.job.measurement import LoadTest, measure
 from dynamo_mlperf.job.pressure import PRESSURE_FILE, read_pressure
 from dynamo_mlperf.job.rate_search import OVERHEAD_S, REST_REQUESTS, allocation_left_s, search_rate, search_settings
-from dynamo_mlperf.job.split_record import FAILED
 from dynamo_mlperf.job.sweep_records import Measured, run_at
 from dynamo_mlperf.job.workload import REQUESTS_FILE
 from dynamo_mlperf.load.enough import enough_queries
@@ -21,7 +20,7 @@ from dynamo_mlperf.record import write_verdict
 from dynamo_mlperf.topology.searching import Search
 from dynamo_mlperf.tuning.bottleneck import find_bottleneck
 from dynamo_mlperf.tuning.probes import Answer
-from dynamo_mlperf.tuning.sweep import next_rate
+from dynamo_mlperf.tuning.sweep import FAILED, next_rate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +115,7 @@ class SplitTest:
         while (rate := next_rate(ordered, outcomes)) is not None:
             if outcomes and not self._has_time(rate):  # what is measured is not lost to the job's end
                 break
-            folders[rate], verdict = self._run(rate, rest)
+            folders[rate], verdict = self._run_again(rate, rest)
             outcomes[rate] = verdict["verdict"] == "VALID"
             binding = binding if outcomes[rate] else _first_broken(verdict)
         held = max((one for one, valid in outcomes.items() if valid), default=None)
@@ -141,6 +140,14 @@ class SplitTest:
         enough = enough_queries(replace(self.workload.settings, target_qps=rate), self.job.topology.measure.client)
         return left_s is None or left_s >= enough.most / rate + OVERHEAD_S
 
+    def _run_again(self, rate: float, rest: Rest) -> tuple[str, dict[str, Any]]:
+        """One run, made once more where it does not measure, as a search does with a probe."""
+        try:
+            return self._run(rate, rest)
+        except MeasureError as problem:
+            self.job.progress.note(f"{self.name} at {rate:g} QPS: {problem.what}; this run is made once more")
+            return self._run(rate, rest)
+
     def _run(self, rate: float, rest: Rest) -> tuple[str, dict[str, Any]]:
         """One full-length run in a folder of its own; one that an interrupted sweep has finished already counts."""
         folder, known = run_at(self.directory, rate)
@@ -156,6 +163,8 @@ class SplitTest:
         transfer = measure(self.job, self.deployment, test)
         verdict = judged(self.job, self.deployment, folder, settings, transfer, since_t=began_t)
         write_verdict(RunPaths(folder), verdict)
+        if verdict.verdict == "FAILED":
+            raise MeasureError(verdict.reasons[0].got, verdict.reasons[0].action)
         return folder.name, verdict.as_json()
 
 

@@ -19,16 +19,16 @@ from dynamo_mlperf.job.rate_search import allocation_left_s
 from dynamo_mlperf.job.redoing import sought
 from dynamo_mlperf.job.result import link_result
 from dynamo_mlperf.job.resuming import identity
-from dynamo_mlperf.job.split_record import FAILED, result_of
+from dynamo_mlperf.job.split_record import result_of
 from dynamo_mlperf.job.split_test import SplitTest
-from dynamo_mlperf.job.sweep_records import SWEEP_DIR, SweepRecords, whole_probes
+from dynamo_mlperf.job.sweep_records import SWEEP_DIR, SweepRecords
 from dynamo_mlperf.job.sweep_start import first_state, identities_of, sweep_ports
 from dynamo_mlperf.job.transition import Proof, job_of, move
 from dynamo_mlperf.record import Reason, Verdict, read_events
 from dynamo_mlperf.topology.plan import plan_as_json
 from dynamo_mlperf.topology.role_splits import own_split, with_split
 from dynamo_mlperf.tuning.prediction import FILE_NAME
-from dynamo_mlperf.tuning.sweep import NO_TIME, gpus_of, next_split, pruned, without_time
+from dynamo_mlperf.tuning.sweep import FAILED, NO_TIME, gpus_of, next_split, pruned, without_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 CANARY_SAMPLES = 2
 _WAITS, _WAY, _MEASURED = "not begun", "its workers were being started", "it was being measured"
-_LINE = "\n"
 
 
 class Sweep:
@@ -89,7 +88,10 @@ class Sweep:
             while (split := self._next()) is not None:
                 self._measure(split)
         except Exception as problem:
-            self._write("stopped", f" when the run ended: {str(problem).partition(_LINE)[0]}; resume the sweep")
+            from dynamo_mlperf.report.causes import headline
+
+            why = headline(str(problem))
+            self._write("stopped", f" when the run ended: {why}; resume the sweep")
             raise
         for name, reason in pruned(self._state).items():
             self._job.progress.note(f"sweep: {name} skipped: {reason}")
@@ -224,7 +226,7 @@ class Sweep:
         if self._at is None or self._at[0].name != name:
             return _WAITS
         split, doing = self._at
-        probes = whole_probes(self._records.folder(split)) if doing == _MEASURED else 0
+        probes = self._records.whole_probes(self._records.folder(split)) if doing == _MEASURED else 0
         return f"{doing}, {probes} probes so far" if probes else doing
 
     def _conclude(self) -> Verdict:

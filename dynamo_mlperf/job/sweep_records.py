@@ -9,14 +9,14 @@ sweep/summary.json
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import read_bounded, write_json
+from dynamo_mlperf.files import read_json, write_json
+from dynamo_mlperf.job.confirmed import damage_of
 from dynamo_mlperf.job.pressure import PRESSURE_FILE
 from dynamo_mlperf.job.resuming import differences, link_tree
 from dynamo_mlperf.job.split_record import SPLIT_FILE, finished_split, is_rate, read_object
@@ -150,6 +150,10 @@ class SweepRecords:
             },
         )
 
+    def whole_probes(self, folder: Path) -> int:
+        """How many probes have ended in a split's folder, or runs where rates are given: the others do not count."""
+        return len(list(folder.glob("rate-*/verdict.json" if "sweep.rates" in self.sought else "probe-*/record.json")))
+
     def take_over(
         self, old: Path, splits: Sequence[RoleSplit], identities: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, int]:
@@ -176,22 +180,18 @@ class SweepRecords:
                 self.splits.append({**known, "split": split.name, "resumed": True})
             elif there.is_dir():
                 _take_over_runs(there, self.folder(split))
-                begun[split.name] = whole_probes(there)
+                begun[split.name] = self.whole_probes(there)
         return {name: count for name, count in begun.items() if count}
 
 
 def _take_over_runs(old: Path, new: Path) -> None:
     """Of a split that was cut: the runs that ended, and what the engines told. A search takes over its own probes."""
     for folder in run_folders(old):
-        if finished_run(folder) is not None:
+        known = finished_run(folder)
+        if known is not None and not (known["verdict"] == "VALID" and damage_of(folder)):
             link_tree(folder, new / folder.name)
     if (old / PRESSURE_FILE).is_file():
         shutil.copyfile(old / PRESSURE_FILE, new / PRESSURE_FILE)  # no link: it is appended to
-
-
-def whole_probes(directory: Path) -> int:
-    """How many probes, or runs at given rates, have ended in a split's folder."""
-    return len(list(directory.glob("probe-*/record.json"))) + len(list(directory.glob("rate-*/verdict.json")))
 
 
 def run_folders(directory: Path) -> list[Path]:
@@ -216,7 +216,7 @@ def run_at(directory: Path, rate: float) -> tuple[Path, dict[str, Any] | None]:
 def finished_run(folder: Path) -> dict[str, Any] | None:
     """The verdict of a full-length run that measured; None where it did not end, or its record is damaged."""
     try:
-        value: dict[str, Any] = json.loads(read_bounded(folder / "verdict.json"))
+        value: dict[str, Any] = read_json(folder / "verdict.json")
         measured = value["verdict"] in {"VALID", "INVALID"} and is_rate(value["target_qps"])
         limits = value["latency_p99_ms"].values()
         numbers = [one[key] for one in limits for key in ("at_percentile", "over_limit", "over_limit_allowed")]
@@ -236,9 +236,12 @@ def check_takeover(old: Path, identities: Mapping[str, Mapping[str, Any]]) -> No
         raise ConfigError(f"{old} is no sweep", "name the run directory of an interrupted sweep")
     for name, wanted in identities.items():
         path = old / name / IDENTITY_FILE
-        if not path.is_file():
+        anew = f"remove {path.parent}; its split is then measured anew"
+        if not path.exists():
+            if (path.parent / SPLIT_FILE).exists() or run_folders(path.parent):
+                raise ConfigError(f"{path} is not there: nobody can tell what was measured beside it", anew)
             continue
-        if told := differences(read_object(path), wanted):
+        if told := differences(read_object(path, anew), wanted):
             raise ConfigError(
                 f"{path.parent} was measured with something else: {told}", "sweep anew, or with the same file"
             )

@@ -6,11 +6,10 @@ Its figures are made of these very files, so that others show a file that was ch
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.files import read_bounded
+from dynamo_mlperf.files import read_json
 from dynamo_mlperf.load.audit import COMPLIANCE_TESTS
 from dynamo_mlperf.load.endpoints_run import REPORT_DIR
 from dynamo_mlperf.load.side_results import ACCURACY, RESULT_FILE
@@ -52,11 +51,10 @@ def with_what_it_recorded(verdict: Verdict, recorded: Mapping[str, Any], root: P
         return verdict
     known = {reason.check for reason in verdict.reasons}
     more = [entry for entry in recorded["reasons"] if entry["check"] not in known]
-    keys = ("check", "wanted", "got", "action")
     tests = _side_tests(root)
     reasons = (
         *verdict.reasons,
-        *(Reason(**{key: entry[key] for key in keys}) for entry in more),
+        *map(Reason.from_json, more),
         *_other_figures(verdict, recorded),
         *_other_tests(tests, recorded),
     )
@@ -82,9 +80,7 @@ def with_what_it_recorded(verdict: Verdict, recorded: Mapping[str, Any], root: P
 def _side_tests(root: Path) -> dict[str, VerdictName]:
     """The verdict of each accuracy and compliance test that lies in the run."""
     paths = {folder: root / folder / RESULT_FILE for folder in _TESTS}
-    return {
-        _TESTS[folder]: json.loads(read_bounded(path))["verdict"] for folder, path in paths.items() if path.exists()
-    }
+    return {_TESTS[folder]: read_json(path)["verdict"] for folder, path in paths.items() if path.exists()}
 
 
 def _other_tests(tests: Mapping[str, VerdictName], recorded: Mapping[str, Any]) -> Iterator[Reason]:

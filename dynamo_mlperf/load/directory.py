@@ -7,17 +7,14 @@ included, and so gets the verdict that the run itself gave. Anything else is jud
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from dynamo_mlperf.benchmark.rounds import CURRENT, round_of
 from dynamo_mlperf.benchmark.rules import benchmark, check_scenario
 from dynamo_mlperf.errors import ConfigError, MeasureError
-from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, RunPaths, read_bounded, read_text
+from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, RunPaths, read_json, read_text
 from dynamo_mlperf.load.as_recorded import with_what_it_recorded
 from dynamo_mlperf.load.checks import PROOF
 from dynamo_mlperf.load.endpoints_results import CONFIG, SUMMARY, is_endpoints, read_results
@@ -28,8 +25,10 @@ from dynamo_mlperf.load.guess import from_endpoints, from_log, from_path
 from dynamo_mlperf.load.logs import DETAIL, read_logs
 from dynamo_mlperf.load.side_results import RESULT_FILE
 from dynamo_mlperf.load.spec import MeasureSpec, read_spec
+from dynamo_mlperf.load.started import check_starts, missing_record, started_simulated
 from dynamo_mlperf.load.verdict import judge
 from dynamo_mlperf.record import Reason, TransferEvidence, Verdict, read_verdict, transfer_from_json
+from dynamo_mlperf.topology.document import parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from dynamo_mlperf.record import ResultClass
 
 SPEC = "measure.json"
-_SIMULATED = ("dynamo.mocker", "many_mockers.py")
-"""What the command lines of simulated engines end a word with."""
 _PLACES = ("", "loadgen", "performance/run_1", "run_1", "performance", "accuracy")
 """Where LoadGen's logs may lie below the directory that a person names; the first that has them."""
 
@@ -53,9 +50,21 @@ UNREADABLE = (
     ArithmeticError,
     RecursionError,
     MemoryError,
-    yaml.YAMLError,
 )
 """What reading a record with anything in it may raise."""
+
+
+class RecordedFailureError(MeasureError):
+    """A run of ours did not measure, and recorded why.
+
+    Attributes:
+        root: Its run directory.
+        reason: Why.
+    """
+
+    def __init__(self, root: Path, reason: Reason) -> None:
+        super().__init__(f"the run in {root} FAILED: {reason.got}", reason.action)
+        self.root, self.reason = root, reason
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +238,7 @@ def _judge_record(
     recorded = read_verdict(paths)
     described = paths.topology.exists()
     if not described and not paths.endpoint.exists():
-        raise _without(paths.topology, "the class of its result")
+        raise missing_record(paths.topology, "the class of its result")
     if recorded is None or recorded["verdict"] == "FAILED":
         return _unfinished(root)
     for path in (paths.topology, paths.endpoint, paths.evidence, *files):
@@ -246,11 +255,6 @@ def _judge_record(
     return with_what_it_recorded(verdict, recorded, root)
 
 
-def _without(path: Path, tells: str) -> MeasureError:
-    what = f"{path.parent} holds a run of ours without its {path.name}, which tells {tells}"
-    return MeasureError(what, "copy the whole run directory")
-
-
 def _without_evidence(verdict: Verdict, paths: RunPaths) -> Verdict:
     """The verdict with the true cause of a proof that is missing: the file, not the engine."""
     lost = Reason(PROOF, "engine counters", f"no {paths.evidence.name}", "copy the whole run directory")
@@ -262,26 +266,30 @@ def _unfinished(root: Path) -> Verdict:
     """A run that failed, or never came to its verdict, measured nothing, whatever its logs look like.
 
     Raises:
-        MeasureError: Always; with the reason that the run recorded, where it did.
+        MeasureError: Always; a RecordedFailureError where the run recorded that it did not measure.
     """
     recorded = read_verdict(RunPaths(root))
     if recorded is None:
         raise MeasureError(f"the run in {root} did not come to its verdict", "wait for its end, or run it again")
     if recorded["verdict"] != "FAILED":
         raise MeasureError(f"{root} holds a run of ours without its {SPEC}", "copy the whole run directory")
-    first = (
-        recorded["reasons"][0] if recorded["reasons"] else {"got": "for no recorded reason", "action": "run it again"}
-    )
-    raise MeasureError(f"the run in {root} FAILED: {first['got']}", first["action"])
+    lost = Reason("run", "a measurement", "for no recorded reason", "run it again")
+    raise RecordedFailureError(root, next(map(Reason.from_json, recorded["reasons"]), lost))
 
 
 def _topology(paths: RunPaths) -> dict[str, Any]:
     """The topology file's content.
 
     Raises:
-        ValueError: It lacks what each of a run has: it is empty, or cut.
+        ValueError: A run refuses it, for a key that is given twice for example; or it is empty, or cut.
     """
-    found: dict[str, Any] = yaml.safe_load(read_text(paths.topology, MOST_TOPOLOGY_BYTES)) or {}
+    try:
+        document = parse_document(read_text(paths.topology, MOST_TOPOLOGY_BYTES), paths.topology)
+    except ConfigError as error:
+        raise ValueError(error.what) from error
+    if document.problems:
+        raise ValueError(f"{paths.topology.name}: {document.problems[0].name}: {document.problems[0].text}")
+    found = document.value
     if lacks := [key for key in ("engine", "roles", "measure") if not found.get(key)]:
         raise ValueError(f"{paths.topology.name} has no {' and no '.join(lacks)}")
     return found
@@ -289,7 +297,7 @@ def _topology(paths: RunPaths) -> dict[str, Any]:
 
 def _transfer(paths: RunPaths) -> TransferEvidence | None:
     """As recorded; prefill and decode workers without a record have proven nothing."""
-    record = json.loads(read_bounded(paths.evidence)) if paths.evidence.exists() else {}
+    record = read_json(paths.evidence) if paths.evidence.exists() else {}
     value: dict[str, Any] | None = record.get("transfer")
     roles = _topology(paths)["roles"]
     disaggregated = "prefill" in roles or "decode" in roles
@@ -301,33 +309,18 @@ def _transfer(paths: RunPaths) -> TransferEvidence | None:
 
 def _class(paths: RunPaths, settings: LoadSettings) -> ResultClass:
     """As the job decides it: by its engine, then by `reduced:`."""
-    topology = _topology(paths)
+    topology, simulated = _topology(paths), started_simulated(paths)
     if topology.get("engine") == "mocker":
         return "rehearsal"
-    if _started_simulated(paths):
+    if simulated:
         raise ValueError(f"{paths.topology.name} has another engine, and {paths.commands.name} started simulated ones")
     return "reduced" if settings.reduced or topology.get("reduced") else "official"
 
 
-def _started_simulated(paths: RunPaths) -> bool:
-    """Whether the run started simulated engines, whatever its topology file says by now.
-
-    Raises:
-        MeasureError: Nothing says any more what was started.
-    """
-    if not paths.commands.exists():
-        raise _without(paths.commands, "what engines it started")
-    started = [json.loads(line)["argv"] for line in read_text(paths.commands).splitlines()]
-    if not started:
-        raise MeasureError(f"{paths.commands} is empty", "copy the whole run directory")
-    if not all(isinstance(argv, list) and argv for argv in started):
-        raise ValueError(f"{paths.commands.name} has a process that names no command line")
-    return any(word.endswith(_SIMULATED) for argv in started for word in argv)
-
-
 def _class_at_endpoint(paths: RunPaths, settings: LoadSettings) -> ResultClass:
     """Of a run of the verb `measure`: as it was said to be, and never more than its settings allow."""
-    said: str = json.loads(read_bounded(paths.endpoint))["class"]
+    check_starts(paths)
+    said: str = read_json(paths.endpoint)["class"]
     if said == "rehearsal":
         return "rehearsal"
     return "official" if said == "official" and not settings.reduced else "reduced"

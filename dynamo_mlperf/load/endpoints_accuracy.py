@@ -6,12 +6,11 @@ The official checker reads the first score alone, and holds it against the floor
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import MeasureError
-from dynamo_mlperf.files import read_bounded
+from dynamo_mlperf.files import read_json
 from dynamo_mlperf.load.over_limit import figure
 from dynamo_mlperf.load.side_results import ACCURACY, NO_MEANING, SideResult, write_result
 from dynamo_mlperf.record import Reason
@@ -60,7 +59,7 @@ def _entry(path: Path) -> dict[str, Any]:
     """The one entry of an accuracy data set."""
     again = "run the measurement again"
     try:
-        entries = json.loads(read_bounded(path))["accuracy_scores"]
+        entries = read_json(path)["accuracy_scores"]
         found = [entry for entry in entries if entry["dataset_type"] == "accuracy"]
         figure(found[0]["score"])
         counts = found[0].get("response_counts", {})

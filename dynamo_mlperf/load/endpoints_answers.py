@@ -7,12 +7,11 @@ ones at the end left out; `sample_idx_map.json` says by phase which sample an id
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.accuracy.answers import Answer
 from dynamo_mlperf.errors import MeasureError
-from dynamo_mlperf.files import MOST_LOG_BYTES, open_regular, read_bounded
+from dynamo_mlperf.files import MOST_LOG_BYTES, open_regular, read_json, strict_json
 from dynamo_mlperf.load.endpoints_events import EVENTS
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def accuracy_answers(report_dir: Path) -> Iterator[Answer]:
             for line in log:
                 if _COMPLETE not in line:
                     continue
-                event: dict[str, Any] = json.loads(line)
+                event: dict[str, Any] = strict_json(line)
                 index = sample_of.get(event["sample_uuid"])
                 if index is not None and event["event_type"] == "sample.complete":
                     yield Answer(index, _text(event.get("data")).encode(), None)
@@ -50,7 +49,7 @@ def _samples(path: Path) -> Mapping[str, int]:
     """Index in the data set by the sample's id, of every phase but the performance phase."""
     found: dict[str, int] = {}
     try:
-        for name, ids in json.loads(read_bounded(path, MOST_LOG_BYTES)).items():
+        for name, ids in read_json(path, MOST_LOG_BYTES).items():
             if name != _PERFORMANCE:
                 found |= {sample: _index(sample, value) for sample, value in ids.items()}
     except (OSError, ValueError, AttributeError, RecursionError) as error:

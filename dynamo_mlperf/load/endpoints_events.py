@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from array import array
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import MeasureError
-from dynamo_mlperf.files import open_regular
+from dynamo_mlperf.files import open_regular, strict_json
 from dynamo_mlperf.load.account import QUERIES_HEADER, Histogram
 from dynamo_mlperf.load.early_counts import early_counts
 
@@ -87,7 +86,7 @@ class EventBook:
         Raises:
             ValueError: It is no event.
         """
-        event: dict[str, Any] = json.loads(line)
+        event: dict[str, Any] = strict_json(line)
         kind, sample = event["event_type"], event["sample_uuid"]
         if kind == "sample.issued":
             self.sent += 1

@@ -6,14 +6,13 @@ run's own report directory. Times are nanoseconds; `early_stopping_percentiles` 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from dynamo_mlperf.errors import MeasureError
-from dynamo_mlperf.files import read_bounded, read_text
+from dynamo_mlperf.files import read_json, read_text
 from dynamo_mlperf.load.over_limit import Percentiles, figure
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def read_results(directory: Path) -> EndpointsResults:
     """
     again = "run the measurement again"
     try:
-        summary = json.loads(read_bounded(directory / SUMMARY))
+        summary = read_json(directory / SUMMARY)
         config = yaml.safe_load(read_text(directory / CONFIG))
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise MeasureError(f"results of endpoints in {directory} cannot be read: {error}", again) from error

@@ -7,7 +7,6 @@ Beyond what its two files say (`endpoints_verdict.py`) it is judged by its event
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from dynamo_mlperf.benchmark.rounds import round_of
 from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.benchmark.shapes import Limits
 from dynamo_mlperf.errors import ConfigError, MeasureError
-from dynamo_mlperf.files import read_bounded
+from dynamo_mlperf.files import read_json
 from dynamo_mlperf.load.checks import NAMED, claimed_class, equal_issue, tokens_per_sample, transfers
 from dynamo_mlperf.load.endpoints_config import not_in_force, sample_count
 from dynamo_mlperf.load.endpoints_results import EndpointsResults, read_results
@@ -80,7 +79,7 @@ def read_record(path: Path) -> EndpointsRecord:
     """
     again = "copy the whole run directory, or run the measurement again"
     try:
-        value = json.loads(read_bounded(path))
+        value = read_json(path)
         record = EndpointsRecord(**{**value, "settings": LoadSettings.from_json(value["settings"])})
         benchmark(record.settings.benchmark, record.settings.round_name)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -160,7 +159,7 @@ def judge_run(
 
 def _read_account(path: Path) -> dict[str, Any]:
     try:
-        value: dict[str, Any] = json.loads(read_bounded(path))
+        value: dict[str, Any] = read_json(path)
         known = {**value, "sent": int(figure(value["sent"]) or 0)}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise MeasureError(f"{path} cannot be read: {error}", "run the measurement again") from error

@@ -82,6 +82,7 @@ class Test:
         except (RuntimeError, MeasureError, OSError, ValueError) as error:
             self._problem = f"LoadGen did not run: {error}"
         except Exception as error:  # noqa: BLE001 - whatever it is, the main thread would wait for ever
+            traceback.print_exc()
             self._problem = f"LoadGen did not run: {error!r}"
         self._finished.set()
         self._workers.wake()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import MeasureError
-from dynamo_mlperf.files import MOST_LOG_BYTES, read_bounded, read_text
+from dynamo_mlperf.files import MOST_LOG_BYTES, RepeatedKeyError, read_bounded, read_text, strict_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,15 +126,12 @@ def read_logs(directory: Path) -> LoadgenLog:
     return LoadgenLog(values, tuple(errors), tuple(warnings), said)
 
 
-def _no_number(word: str) -> None:
-    """NaN compares as false with every limit, and so would be within it."""
-    raise ValueError(f"{word} is no number")
-
-
 def _entry(path: Path, number: int, raw: str) -> tuple[str, Any, dict[str, Any]]:
     try:
-        entry = json.loads(raw, parse_constant=_no_number)
+        entry = strict_json(raw, finite=True)
         return str(entry["key"]), entry["value"], dict(entry["metadata"])
+    except RepeatedKeyError as error:
+        raise MeasureError(f"LoadGen's log {path} is garbled at line {number}: {error}", AGAIN) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MeasureError(f"LoadGen's log {path} is cut or garbled at line {number}", AGAIN) from error
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dynamo_mlperf.errors import MeasureError
-from dynamo_mlperf.files import MOST_LOG_BYTES, read_bounded, read_text
+from dynamo_mlperf.files import MOST_LOG_BYTES, read_json, read_text
 from dynamo_mlperf.load.account import QUERIES_HEADER
 from dynamo_mlperf.load.logs import AGAIN
 
@@ -127,10 +126,6 @@ def _columns(rows: list[list[str]]) -> Queries:
     return found
 
 
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number")
-
-
 def read_client(path: Path) -> dict[str, Any]:
     """The client's account in `path`.
 
@@ -138,7 +133,7 @@ def read_client(path: Path) -> dict[str, Any]:
         MeasureError: The file is missing or no such account.
     """
     try:
-        value = json.loads(read_bounded(path), parse_constant=_no_number)
+        value = read_json(path, finite=True)
     except (OSError, ValueError) as error:
         raise MeasureError(f"{path} cannot be read: {error}", AGAIN) from error
     if not isinstance(value, dict) or not set(value) >= _CLIENT_KEYS:

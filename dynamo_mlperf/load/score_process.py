@@ -6,7 +6,6 @@ to signals meanwhile. OUT holds the scores, or why there are none.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from dynamo_mlperf.benchmark.accuracy.scores import Scores
 from dynamo_mlperf.benchmark.accuracy.scoring import score_accuracy_log
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, ExitCode, MeasureError
-from dynamo_mlperf.files import read_bounded, write_json
+from dynamo_mlperf.files import read_json, write_json
 
 
 def read_scores(path: Path) -> Scores:
@@ -25,7 +24,7 @@ def read_scores(path: Path) -> Scores:
         MeasureError: The log could not be scored, or there is no answer.
     """
     try:
-        value: dict[str, Any] = json.loads(read_bounded(path))
+        value: dict[str, Any] = read_json(path)
         if "what" in value:
             kind = ConfigError if value["usage"] else MeasureError
             raise kind(value["what"], value["action"])

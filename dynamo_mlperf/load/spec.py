@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import read_bounded
+from dynamo_mlperf.files import read_json
 from dynamo_mlperf.load.settings import LoadSettings
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def read_spec(path: Path) -> MeasureSpec:
         ConfigError: The file is missing or holds no spec.
     """
     try:
-        value = json.loads(read_bounded(path))
+        value = read_json(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"measurement spec {path} cannot be read: {error}") from error
     return MeasureSpec.from_json(value)

@@ -8,7 +8,6 @@ log as 32-bit integers, little-endian, which is what `compliance/TEST06` and `co
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ import numpy as np
 
 from dynamo_mlperf.benchmark.accuracy.answers import AnswerLog
 from dynamo_mlperf.errors import MeasureError
-from dynamo_mlperf.files import read_bounded
+from dynamo_mlperf.files import read_json
 from dynamo_mlperf.load.audit import ComplianceTest
 from dynamo_mlperf.record import Reason
 
@@ -71,7 +70,7 @@ def _token_answers(path: Path) -> list[_TokenAnswer]:
         MeasureError: The log is missing, cut, or no such log.
     """
     try:
-        entries = json.loads(read_bounded(path))
+        entries = read_json(path)
         return [_token_answer(entry) for entry in entries]
     except OSError as error:
         raise MeasureError(f"{path}: {error.strerror}", "run the compliance test again") from error

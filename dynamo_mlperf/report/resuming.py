@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
     from dynamo_mlperf.record import Reason
 
-_INTERRUPTED = "interrupted"
-"""What `failed_verdict` files a stop request under."""
+_INTERRUPTED, _FAILED = "interrupted", "run"
+"""What `failed_verdict` files a stop request under, and what else ends a run: a death, a full disk."""
 
 
 def action_of(reason: Reason, root: Path) -> str:
     """What to do about a reason of the run in `root`."""
-    return (reason.check == _INTERRUPTED and _how_to_resume(root)) or reason.action
+    how = _how_to_resume(root) if reason.check in {_INTERRUPTED, _FAILED} else ""
+    if reason.check == _INTERRUPTED:
+        return how or reason.action
+    return f"{reason.action}; {how}" if how else reason.action
 
 
 def _how_to_resume(root: Path) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.files import MOST_RECORD_BYTES, open_regular, read_bounded
+from dynamo_mlperf.files import MOST_RECORD_BYTES, RepeatedKeyError, open_regular, read_bounded, strict_json
 from dynamo_mlperf.process.secret_words import redacted, without_secrets
 
 if TYPE_CHECKING:
@@ -40,9 +39,11 @@ def parsed(raw: bytes) -> Any:  # noqa: ANN401 - anything that JSON can carry
         ValueError: It is none, or nested so deeply that nothing of ours has written it.
     """
     try:
-        value = json.loads(raw)
+        value = strict_json(raw)
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
+    except RepeatedKeyError as error:
+        raise ValueError(f"holds the key {error.key} twice") from error
     except ValueError as error:
         raise ValueError("is not whole JSON") from error
     # Few brackets cannot nest deeply.

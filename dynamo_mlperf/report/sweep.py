@@ -14,13 +14,15 @@ from dynamo_mlperf.report import quantities as q
 from dynamo_mlperf.report.run_files import parsed
 from dynamo_mlperf.report.svg import WIDTH, Plot, line, picture, rect, text, y_axis
 from dynamo_mlperf.report.words import in_words
+from dynamo_mlperf.tuning.sweep import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 SWEEP_SUMMARY = "sweep/summary.json"
-_LEFT_OUT = {"pruned": "skipped", "not_measured": "not measured"}
+_SKIPPED = "skipped"
+_LEFT_OUT = {"pruned": _SKIPPED, "not_measured": "not measured"}
 """What people call splits without a result, by the summary's key."""
 _ENDS = {"running": "not at its end", "stopped": "stopped before its end"}
 _MOST_BYTES = 16_000_000
@@ -50,6 +52,7 @@ class SweepRow:
         restarts: Workers that were started for it.
         engine_s: Engine time that it took, in seconds.
         winner: Whether it has won.
+        failed: Whether it did not measure: it may hold any rate.
     """
 
     split: str
@@ -64,6 +67,7 @@ class SweepRow:
     restarts: float
     engine_s: float
     winner: bool
+    failed: bool
 
     @property
     def rate_text(self) -> str:
@@ -115,10 +119,24 @@ class SweepView:
         """Whether some split has a prediction."""
         return any(row.predicted_qps is not None for row in self.rows)
 
+    @property
+    def measured(self) -> int:
+        """Splits whose rate, or that none holds, is known."""
+        return sum(1 for row in self.rows if not row.failed)
+
+    @property
+    def unknown(self) -> list[str]:
+        """How many splits may be better than they look, for people, by why."""
+        failed = len(self.rows) - self.measured
+        without = sum(1 for one in self.left_out if one.how != _SKIPPED)
+        counts = {"failed to measure": failed, _LEFT_OUT["not_measured"]: without}
+        return [f"{count} {how}" for how, count in counts.items() if count]
+
     def text(self) -> str:
         """What it cost, how it ended, and what its table's signs mean, for people."""
-        counts = {how: sum(1 for one in self.left_out if one.how == how) for how in _LEFT_OUT.values()}
-        told = [f"{q.many(len(self.rows), 'split')} measured", *(f"{n} {how}" for how, n in counts.items() if n)]
+        skipped = sum(1 for one in self.left_out if one.how == _SKIPPED)
+        told = [f"{q.many(self.measured, 'split')} measured", *([f"{skipped} {_SKIPPED}"] if skipped else [])]
+        told += self.unknown
         told.append(f"{q.many(self.restarts, 'worker')} restarted, {q.duration(self.engine_s)} of engine time")
         end = _ENDS.get(self.state, "")
         below = any(row.rate_qps is not None and not row.located for row in self.rows)
@@ -193,6 +211,7 @@ def _row(value: Mapping[str, Any], winner: object) -> SweepRow:
         q.number_or_none(value.get("restarts")) or 0.0,
         q.number_or_none(value.get("engine_seconds")) or 0.0,
         winner == name,
+        value.get("kind") == FAILED,
     )
 
 
@@ -291,5 +310,5 @@ def winner_line(view: SweepView) -> str | None:
     for row in view.rows:
         if row.winner and row.rate_qps is not None:
             best = f"best split: {row.split}, {row.rate_text} queries/s ({_rate(row.per_gpu_qps)} per GPU)"
-            return f"{best}, of {len(view.rows)} measured"
+            return ", ".join([f"{best}, of {view.measured} measured", *view.unknown])
     return None

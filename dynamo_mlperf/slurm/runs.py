@@ -5,7 +5,6 @@ A run that has only been submitted has no directory yet: its record below `runs/
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import MOST_LOG_BYTES, RunPaths, read_bounded
+from dynamo_mlperf.files import MOST_LOG_BYTES, RunPaths, read_bounded, strict_json
 from dynamo_mlperf.process.command import AGAIN
 from dynamo_mlperf.slurm.submission import Submitted, read_submissions
 from dynamo_mlperf.topology.strict import nearest
@@ -300,7 +299,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def _value(raw: bytes) -> object:
     try:
-        return json.loads(raw)
+        return strict_json(raw)
     except (ValueError, RecursionError):
         return None
 

@@ -131,6 +131,7 @@ class Submission:
         left_out: Names of the caller's variables that it does not get.
         notes: What the person who submits should know.
         site: The copy of the site file that the job reads; None for the built-in site.
+        typed: The words of the `submit` that sends the same.
     """
 
     file: Path
@@ -142,6 +143,7 @@ class Submission:
     left_out: tuple[str, ...]
     notes: tuple[str, ...] = ()
     site: SiteCopy | None = None
+    typed: tuple[str, ...] = ()
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -151,16 +153,12 @@ class Submission:
     def as_text(self) -> str:
         """A shell script that sends the same."""
         site = f"# The site file as it is now; the job reads this copy.\n{self.site.as_lines()}" if self.site else ""
+        typed = shlex.join(self.typed).replace("\n", " ")  # it stands in a comment, which a line end would end
         return (
             "#!/usr/bin/env bash\n"
-            f"# What `{self._told()}` sends: this command line, and this script on standard input.\n"
+            f"# What `{typed}` sends: this command line, and this script on standard input.\n"
             f"{site}{shlex.join(self.argv)} {_here(self.script, _END)}"
         )
-
-    def _told(self) -> str:
-        more = [option.text for option in self.options if option.origin == COMMAND_LINE]
-        words = ["dynamo-mlperf", "submit", str(self.file), *self.arguments, *(("--", *more) if more else ())]
-        return shlex.join(words).replace("\n", " ")  # it stands in a comment, which a line end would end
 
     def as_json(self) -> dict[str, Any]:
         """Plain JSON values; of the environment only the names that were left out."""
@@ -211,7 +209,7 @@ def make_submission(
         nodes: Node count, where it is another than the file's.
         segment: Nodes of one NVLink domain, where Slurm is to be asked for it; see `segment_of`.
         more: Further options of sbatch, from the command line; they come last and win.
-        site_argument: The `--site` that the job is to use, where the caller named one.
+        site_argument: The site that the job is to use, as a person names it, where it is not the file's own.
         site_copy: The site file as it is now; the job then reads this copy.
         resume: The run directory that the job is to go on with.
         redo: Whether it looks again for answers found with other settings.
@@ -235,6 +233,7 @@ def make_submission(
             added.append(option)
         elif kept.value != option.text.partition("=")[2]:
             notes.append(f"{file}:{kept.line}: --{kept.option}={kept.value} stands, {option.origin} is not used")
+    typed = _arguments(site_argument, nodes, resume, redo=redo)
     environment = clean_environment(caller)
     seen = _environment_names(caller)
     return Submission(
@@ -247,6 +246,7 @@ def make_submission(
         tuple(sorted(seen - set(environment))),
         tuple(notes),
         site_copy,
+        ("dynamo-mlperf", "submit", str(file), *typed, *(("--", *more) if more else ())),
     )
 
 

@@ -7,14 +7,13 @@ any score of endpoints but qwen3-vl's (`accuracy_result_check`).
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.accuracy.answers import ACCURACY_LOG
 from dynamo_mlperf.benchmark.accuracy.scores import ACCURACY_TXT
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError
-from dynamo_mlperf.files import open_regular, read_bounded
+from dynamo_mlperf.files import open_regular, read_json
 from dynamo_mlperf.load.audit import compliance_test
 from dynamo_mlperf.load.directory import Wanted, judge_directory
 from dynamo_mlperf.load.endpoints_results import CONFIG, SUMMARY
@@ -248,7 +247,7 @@ def parse_json(path: Path) -> dict[str, Any]:
         ConfigError: It is none.
     """
     try:
-        value = json.loads(read_bounded(path))
+        value = read_json(path)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}", _AGAIN) from error
     if not isinstance(value, dict):

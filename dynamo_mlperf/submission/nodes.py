@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynamo_mlperf.files import RunPaths, open_regular
+from dynamo_mlperf.files import RunPaths, open_regular, strict_json
 from dynamo_mlperf.submission.records import read_record, unreadable
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def _first_words(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        facts = json.loads(line)["facts"]
+        facts = strict_json(line)["facts"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return {}
     return facts if isinstance(facts, dict) else {}

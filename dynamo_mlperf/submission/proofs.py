@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.accuracy.answers import ACCURACY_LOG
 from dynamo_mlperf.benchmark.accuracy.scores import ACCURACY_TXT, TOKENS_PER_SAMPLE
 from dynamo_mlperf.errors import ConfigError, DynamoMlperfError, MeasureError
-from dynamo_mlperf.files import open_regular
+from dynamo_mlperf.files import open_regular, strict_json
 from dynamo_mlperf.load.audit import AUDIT_CONFIG, compliance_test
 from dynamo_mlperf.load.directory import UNREADABLE
 from dynamo_mlperf.load.settings import below_rules
@@ -300,7 +299,7 @@ def token_band_findings(path: Path, rules: Benchmark) -> list[Finding]:
     bounds = compliance_test("TEST09").thresholds
     low, high = bounds["test09_min_output_tokens"], bounds["test09_max_output_tokens"]
     try:
-        mean = json.loads(read_small(path))["output_sequence_lengths"]["avg"]
+        mean = strict_json(read_small(path))["output_sequence_lengths"]["avg"]
         within = low <= float(mean) <= high
     except (ValueError, KeyError, TypeError) as error:
         raise MeasureError(f"{path} holds no mean of output tokens: {error!r}", "run with a tokenizer") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, RunPaths, read_bounded, read_text
+from dynamo_mlperf.files import MOST_TOPOLOGY_BYTES, RunPaths, read_json, read_text, strict_json
 from dynamo_mlperf.load.audit import COMPLIANCE_TESTS
 from dynamo_mlperf.load.endpoints_results import CONFIG, SUMMARY
 from dynamo_mlperf.load.endpoints_run import RECORD as ENDPOINTS_RECORD
@@ -103,7 +102,7 @@ class Run:
         path = RunPaths(self.root).commands
         for line in _text(path, _MOST_BYTES).splitlines():
             try:
-                command = _mapping(path, json.loads(line))
+                command = _mapping(path, strict_json(line))
             except (ValueError, RecursionError) as error:
                 raise unreadable(path, error) from error
             if not isinstance(command.get("argv"), list) or not isinstance(command.get("env", {}), dict):
@@ -171,7 +170,7 @@ def read_record(path: Path) -> dict[str, Any]:
             return {}
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             raise ConfigError(f"{path} is no record of ours", "copy the run directory again")
-        return _mapping(path, json.loads(read_bounded(path)))
+        return _mapping(path, read_json(path))
     except (OSError, ValueError, RecursionError) as error:
         raise unreadable(path, error) from error
 

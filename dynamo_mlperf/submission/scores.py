@@ -6,14 +6,13 @@ compares endpoints' scores with a floor for qwen3-vl alone; here every benchmark
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.benchmark.accuracy.scores import TOKENS_PER_SAMPLE, Scores
 from dynamo_mlperf.errors import MeasureError
-from dynamo_mlperf.files import read_text
+from dynamo_mlperf.files import read_text, strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,7 +86,7 @@ def read_endpoints_scores(path: Path, rules: Benchmark) -> Scores:
         MeasureError: It cannot be read, or a data set has no score.
     """
     try:
-        entries = [entry for entry in json.loads(read_small(path))["accuracy_scores"] if _counts(entry)]
+        entries = [entry for entry in strict_json(read_small(path))["accuracy_scores"] if _counts(entry)]
         weights = [int(entry.get("unit_samples", entry["total_samples"])) for entry in entries]
         values = [_score(entry["score"]) for entry in entries]
         samples = sum(int(entry["total_samples"]) for entry in entries)

@@ -7,7 +7,6 @@ kept as JSON beside the points, with the residuals.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 
 from dynamo_mlperf.benchmark.rules import SCENARIOS
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import read_bounded, write_json
+from dynamo_mlperf.files import read_json, write_json
 from dynamo_mlperf.topology.document import read_document
 from dynamo_mlperf.tuning.rehearsal_engines import Factors
 
@@ -42,6 +41,8 @@ _POINT_SIGMA = 0.01
 """How closely a point is expected to be met, as a share of its latency."""
 _STEP, _LARGEST_STEP = 0.08, 0.6
 _ROUNDS, _TRIES = 5, 3
+MOST_TRIES = len(_STARTS) * (1 + _ROUNDS * (len(_EXPECTED) + _TRIES))
+"""No fit asks for more residuals than this; as a rule it ends much earlier."""
 _GOOD_ENOUGH = 0.02
 
 
@@ -208,7 +209,7 @@ def _descend(error: Callable[[Array], Array], at: Array) -> tuple[Array, Array]:
     """Where the error is least near `at`, and what it is there."""
     here, damping = error(at), 1.0
     for _ in range(_ROUNDS):
-        slopes = np.array([(error(at + _STEP * unit) - here) / _STEP for unit in np.eye(3)]).T
+        slopes = np.array([(error(at + _STEP * unit) - here) / _STEP for unit in np.eye(len(at))]).T
         square = slopes.T @ slopes
         before = float(here @ here)
         for _ in range(_TRIES):
@@ -250,7 +251,7 @@ def read_calibration(path: Path) -> Calibration:
         ConfigError: They cannot be read, or are none.
     """
     try:
-        value = json.loads(read_bounded(path))
+        value = read_json(path)
         factors = value["factors"]
         return Calibration(
             Factors(*(_positive(factors[name]) for name in ("prefill", "itl", "overhead_ms"))),

@@ -6,12 +6,11 @@ in it is rehearsed: it comes from simulated engines.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dynamo_mlperf.errors import ConfigError
-from dynamo_mlperf.files import read_bounded, write_json
+from dynamo_mlperf.files import read_json, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,7 +140,7 @@ def read_prediction(path: Path) -> Prediction:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigError(f"{path}: {path.stat().st_size} bytes, over {_MAX_BYTES}: no prediction", _TRY)
-        value = json.loads(read_bounded(path))
+        value = read_json(path)
         return _prediction(value)
     except OSError as problem:
         raise ConfigError(f"{path}: {problem.strerror}", "name a file that exists and can be read") from problem

@@ -11,7 +11,6 @@ answer.json            once there is one
 from __future__ import annotations
 
 import fcntl
-import json
 import math
 import os
 import re
@@ -20,7 +19,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from dynamo_mlperf.errors import ConfigError, SetupError
-from dynamo_mlperf.files import MOST_LOG_BYTES, read_bounded, read_text, write_json
+from dynamo_mlperf.files import MOST_LOG_BYTES, RepeatedKeyError, read_json, read_text, write_json
 from dynamo_mlperf.tuning.probe_command import STREAM
 from dynamo_mlperf.tuning.probes import Final, Probe, ProbeRecord, Sample
 from dynamo_mlperf.tuning.stream import ProbeFault, check_order, parse_line
@@ -175,7 +174,9 @@ class RecordDirectory:
 
 def _load(path: Path, action: str = "name another --record-dir") -> dict[str, Any]:
     try:
-        value = json.loads(read_bounded(path))
+        value = read_json(path)
+    except RepeatedKeyError as problem:
+        raise ConfigError(f"{path} holds the key {problem.key} twice", action) from problem
     except (ValueError, RecursionError) as problem:
         raise ConfigError(f"{path} is no JSON: {problem}", action) from problem
     except OSError as problem:

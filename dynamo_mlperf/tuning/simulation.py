@@ -214,7 +214,7 @@ class Simulator:
         program = self._free.get()
         try:
             self._check()
-            answer = program.ask(question, _TIMEOUT_S)
+            answer = program.ask(question, _TIMEOUT_S, self._check)
         finally:
             self._free.put(program)
         if "error" in answer:

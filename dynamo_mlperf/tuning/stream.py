@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
+from dynamo_mlperf.files import RepeatedKeyError, strict_json
 from dynamo_mlperf.tuning.probes import Final, Sample
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ def parse_line(line: str, number: int) -> Sample | Final | None:
     if not line.strip():
         return None
     try:
-        value = json.loads(line)
+        value = strict_json(line)
+    except RepeatedKeyError as twice:
+        raise ProbeFault(f"line {number} of its stdout: {twice}: {line.strip()[:_SHOWN]!r}") from None
     except (ValueError, RecursionError):
         raise ProbeFault(f"line {number} of its stdout is no JSON: {line.strip()[:_SHOWN]!r}") from None
     if not isinstance(value, dict):

@@ -25,6 +25,8 @@ ALIKE = 1.05
 ROOM_S = 60.0
 """What a split that is up needs of the allocation's time beyond a full-length run: coming to rest, probes' starts."""
 NO_TIME = "the allocation's time was over; resume the sweep in a longer one"
+FAILED = "failed"
+"""The `kind` of a split that did not measure."""
 _EXACT_PATH = 10
 """Splits up to which the order with the fewest restarts is found exactly; beyond, always the nearest is next."""
 

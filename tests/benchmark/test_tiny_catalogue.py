@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
+from tokenizers import Tokenizer
 
 from dynamo_mlperf.benchmark.catalogue import load_catalogue, messages
 from dynamo_mlperf.benchmark.tiny_catalogue import IMAGE_SIZES, png, write_tiny_catalogue
@@ -88,15 +90,13 @@ def test_png_holds_the_pixels_it_was_given(height: int, width: int, seed: int) -
 
 
 def test_pillow_reads_the_pictures(catalogue: Path) -> None:
-    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed (run make setup)")
     for path in sorted((catalogue / "images").iterdir())[:6]:
-        with image.open(path) as picture:
+        with Image.open(path) as picture:
             assert np.array_equal(np.asarray(picture.convert("RGB")), _decode_png(path.read_bytes()))
 
 
 def test_prompts_are_short(catalogue: Path) -> None:
-    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed (run make setup)")
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(tiny_tokenizer().as_json()))
+    tokenizer = Tokenizer.from_str(json.dumps(tiny_tokenizer().as_json()))
     largest_image = max(width * height // (32 * 32) for width, height in IMAGE_SIZES)
     asked = [messages(sample) for sample in load_catalogue(catalogue)]
     texts = [system["content"] + user["content"][0]["text"] for system, user in asked]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from dynamo_mlperf.benchmark.tiny_model import RESERVED, write_tiny_model
 from dynamo_mlperf.benchmark.tiny_tokenizer import WORD_STEPS, answer_steps, tiny_tokenizer
@@ -138,7 +139,6 @@ def test_config_agrees_with_the_tensors(model: Path, tensors: dict[str, np.ndarr
 
 
 def test_the_safetensors_library_reads_it(model: Path, tensors: dict[str, np.ndarray[Any, Any]]) -> None:
-    library = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed (run make setup)")
-    read = {name: tensor for path in model.glob("*.safetensors") for name, tensor in library.load_file(path).items()}
+    read = {name: tensor for path in model.glob("*.safetensors") for name, tensor in load_file(path).items()}
     assert set(read) == set(tensors)
     assert all(np.array_equal(read[name], tensor) for name, tensor in tensors.items())

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
 
 from dynamo_mlperf.benchmark import tiny_vocabulary as words
 from dynamo_mlperf.benchmark.tiny_tokenizer import (
@@ -20,8 +21,7 @@ from dynamo_mlperf.benchmark.tiny_tokenizer import (
 
 @pytest.fixture(scope="module")
 def library() -> Any:
-    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed (run make setup)")
-    return tokenizers.Tokenizer.from_str(json.dumps(tiny_tokenizer().as_json()))
+    return Tokenizer.from_str(json.dumps(tiny_tokenizer().as_json()))
 
 
 def test_fits_the_embedding_and_starts_with_the_special_tokens() -> None:

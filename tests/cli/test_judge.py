@@ -14,6 +14,7 @@ import yaml
 
 from dynamo_mlperf.cli.judge import lines
 from dynamo_mlperf.record import TransferEvidence, Verdict
+from dynamo_mlperf.tuning.records import RecordDirectory
 from tests.report.run_builder import build_run
 
 INVALID = """\
@@ -127,6 +128,25 @@ def test_a_run_is_found_by_the_beginning_of_its_name(tmp_path: Path) -> None:
     ):
         done = subprocess.run([*argv, word], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+
+
+def test_a_search_that_was_cut_names_the_command_that_goes_on(tmp_path: Path) -> None:
+    root = build_run(tmp_path / "run", "failed").root
+    recorded = json.loads((root / "verdict.json").read_text())
+    why = {"wanted": "a measurement", "got": "stopped by SIGINT", "action": "see events.jsonl and logs/"}
+
+    def told(check: str) -> tuple[str, str]:
+        (root / "verdict.json").write_text(json.dumps({**recorded, "reasons": [{"check": check, **why}]}))
+        plain, as_json = _judge(str(root)), _judge(str(root), "--json")
+        assert (plain.returncode, as_json.returncode) == (4, 4)
+        return plain.stderr, json.loads(as_json.stdout)["reasons"][0]["action"]
+
+    own = f"the run in {root} FAILED: stopped by SIGINT\n  Try: {why['action']}"
+    assert own in told("interrupted")[0], "nothing was begun that could go on"
+    RecordDirectory(root / "search", {"model": "tiny"}).close()
+    for text in told("interrupted"):
+        assert f"`dynamo-mlperf search FILE --resume {root}` goes on where it was" in text
+    assert told("serving")[1] == why["action"]
 
 
 def test_a_valid_run_ends_with_0(directory: Path) -> None:

@@ -136,6 +136,22 @@ def test_a_run_goes_on_when_nobody_reads_its_notes() -> None:
     assert (done.returncode, done.stdout) == (0, "done\n")
 
 
+def test_notes_that_have_no_room_change_no_exit_code(repository: Path) -> None:
+    """A batch job's standard error is a file, and what waits for the job looks at how it ended."""
+    argv = (*PROGRAM, "plan", "topologies/rehearse-search.yaml")
+    script = (
+        "from dynamo_mlperf.cli.output import lasting_stderr\nlasting_stderr()\nimport sys\nprint('x', file=sys.stderr)"
+    )
+    for words, code in (
+        (argv, 0),
+        ((*PROGRAM, "plan", "no.yaml"), ExitCode.USAGE),
+        ((sys.executable, "-c", script), 0),
+    ):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, check=False, cwd=repository)
+        assert done.returncode == code, words
+
+
 def texts_of(verb: str) -> list[tuple[str, click.Parameter]]:
     """Every parameter of a verb that takes a path or a text, with the words that lead to it."""
     command: click.Command = importlib.import_module(f"dynamo_mlperf.cli.{verb}").command
@@ -184,7 +200,6 @@ def test_a_place_that_this_user_may_not_see_is_no_bug(tmp_path: Path, repository
     assert (done.returncode, json.loads(done.stdout)["error"]["exit_code"]) == (ExitCode.USAGE, 2)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a small file system")
 def test_a_full_disk_is_no_bug_and_destroys_nothing(mount_small: Callable[[str], Path], repository: Path) -> None:
     small = mount_small("16k")
     text = (repository / "topologies" / "demo.yaml").read_text().replace("--nodes=2", "--nodes=3")

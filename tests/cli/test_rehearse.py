@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,11 +15,11 @@ from click.testing import CliRunner, Result
 from dynamo_mlperf.benchmark.catalogue import load_catalogue
 from dynamo_mlperf.benchmark.prompt_length import PromptMeter
 from dynamo_mlperf.cli.rehearse import command
-from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.report.predicted import as_svg
 from dynamo_mlperf.topology.plan import make_plan
 from dynamo_mlperf.topology.spec import load_topology
-from dynamo_mlperf.tuning.calibration import read_calibration
+from dynamo_mlperf.tuning.calibration import MOST_TRIES, read_calibration
 from dynamo_mlperf.tuning.prediction import read_prediction
 from dynamo_mlperf.tuning.profiles import read_profile
 
@@ -66,6 +67,10 @@ def with_assets(monkeypatch: pytest.MonkeyPatch) -> Path:
         ([str(FILE), "--all", "--splits", "4P8D"], "--splits does not go with --all"),
         ([str(FILE), "--live", "--all"], "--all does not go with --live"),
         ([str(FILE), "--live", "--seed", "3"], "--seed does not go with --live"),
+        ([str(FILE), "--live", "--out", "x.json"], "--out does not go with --live"),
+        ([str(FILE), "--out", "no/such/x.json"], "there is no directory no/such"),
+        ([str(FILE), "--svg", "/dev/full"], "/dev/full is a device or pipe"),
+        (["--calibrate", "no.yaml", "--out", "/dev/full"], "/dev/full is a device or pipe"),
         ([str(FILE), "--qps", "3"], "--qps does not go with a rehearsal"),
         (["--calibrate", "x.yaml", "--live"], "--live does not go with --calibrate"),
         ([str(FILE), "--splits", "4A"], "the file's roles are prefill and decode"),
@@ -143,6 +148,13 @@ def test_factors_are_fitted_to_known_points_and_all_are_shown_beside_what_they_p
     out = tmp_path / "fitted.json"
     done = call("--calibrate", str(points), "--json", "--out", str(out))
     assert done.exit_code == 0, done.output
+    first, *later = [line for line in done.stderr.splitlines() if line.startswith("fitting")]
+    assert first.startswith(f"fitting, try 1 of at most {MOST_TRIES}: prefill x 0.600, ITL x 1.300, ")
+    assert len(later) < MOST_TRIES
+    for number, line in enumerate(later, 2):
+        assert re.match(rf"fitting, try {number} of at most {MOST_TRIES} \([0-9]+\.[0-9] s each so far\): ", line)
+    assert f"fitted after {1 + len(later)} tries; now each of 3 points is predicted\npredicted 1 of 3: " in done.stderr
+    assert all(f"of 3: {name}\n" in done.stderr for name in ("known", "floor", "far"))
     value = json.loads(done.stdout)
     assert (value["fitted_to"], value["class"]) == (["known"], "rehearsal")
     assert value["rms_percent"] < 2.0, "three factors meet one latency"
@@ -226,6 +238,28 @@ def test_a_live_rehearsal_hides_nothing(small: Path, tmp_path: Path, with_assets
     assert counted[len(counted) // 2] == pytest.approx(3_700, rel=0.15)
     with pytest.raises(ConfigError, match="two rehearsals would mix"):
         CliRunner().invoke(command, [str(small), "--live", "--run-dir", str(directory)], catch_exceptions=False)
+
+
+@pytest.mark.assets
+def test_a_live_rehearsal_without_a_rate_leaves_no_directory_in_the_way(
+    small: Path, tmp_path: Path, with_assets: Path
+) -> None:
+    assert (with_assets / "assets").is_dir()
+    small.write_text(SMALL.replace(", target_qps: 4", "") + "search: {}\n")
+    directory = tmp_path / "rehearsal"
+    words = [str(small), "--live", "--only-write", "--run-dir", str(directory)]
+    with pytest.raises(ConfigError, match=r"small names no measure\.target_qps") as refused:
+        CliRunner().invoke(command, words, catch_exceptions=False)
+    assert refused.value.action == "give --qps"
+    assert call(*words, "--qps", "4").exit_code == 0
+
+
+@pytest.mark.dynamo
+@pytest.mark.skipif(os.geteuid() != 0, reason="a place that only root is let try")
+def test_an_answer_that_cannot_be_written_is_shown(small: Path) -> None:
+    done = call(str(small), "--out", "/proc/prediction.json")
+    assert isinstance(done.exception, SetupError)
+    assert "1P2D" in done.stdout, "what took minutes is not lost with it"
 
 
 @pytest.mark.assets

@@ -145,7 +145,6 @@ def test_a_pipe_is_no_place_for_the_page(runs: Path) -> None:
         report("r", "--html", "pipe")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a small file system")
 def test_a_page_that_finds_no_room_leaves_the_one_that_was_there(
     runs: Path, mount_small: Callable[[str], Path]
 ) -> None:

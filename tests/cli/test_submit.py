@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from hashlib import sha256
@@ -147,6 +148,28 @@ def test_the_dry_run_brings_the_site_along(here: Path) -> None:
     subprocess.run(("bash", "-e", "-c", shown), cwd=elsewhere, check=True, capture_output=True)
     sent = FakeSlurm(here / "bin").sent()
     assert (elsewhere / sent["argv"][sent["argv"].index("--site") + 1]).read_text() == text + "\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "variable", "told"),
+    [
+        (("--site", "./mine.yaml"), "", "--site ./mine.yaml"),
+        (("--site", "./mine.yaml", "--nodes", "8", "--", "--nodes=8", "--comment=a b"), "laptop",
+         "--site ./mine.yaml --nodes 8 -- --nodes=8 '--comment=a b'"),
+        ((), "./mine.yaml", "--site ./mine.yaml"),
+        (("--site", "laptop"), "./mine.yaml", "--site laptop"),
+    ],
+)  # fmt: skip
+def test_the_dry_run_names_the_command_that_people_type(
+    here: Path, monkeypatch: pytest.MonkeyPatch, typed: tuple[str, ...], variable: str, told: str
+) -> None:
+    (here / "mine.yaml").write_text("partition: gpu\n")
+    monkeypatch.setenv("DYNAMO_MLPERF_SITE", variable)
+    shown = submit(f"{LARGE}.yaml", "--dry-run", *typed).stdout
+    command_told = f"dynamo-mlperf submit {LARGE}.yaml {told}"
+    assert shown.splitlines()[1].startswith(f"# What `{command_told}` sends: ")
+    monkeypatch.delenv("DYNAMO_MLPERF_SITE")
+    assert submit("--dry-run", *shlex.split(command_told)[2:]).stdout == shown, "typed again it sends the same"
 
 
 def test_an_example_site_is_shown_but_not_sent_to(here: Path) -> None:

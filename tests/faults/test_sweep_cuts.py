@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -93,3 +94,24 @@ def test_a_run_that_was_cut_before_its_sweep_began_leads_to_the_one_that_it_was_
     (runs[1] / "sweep").mkdir()
     assert begun_run(runs[2], topology) == runs[1]
     assert begun_run(tmp_path, topology) == tmp_path, "no run at all is told as such"
+
+
+def loadgen_killed(run: Run, name: str) -> None:
+    run.wait_for("process_started", process=name)
+    os.kill(run.pid_of(name), signal.SIGKILL)
+
+
+def test_a_run_whose_loadgen_was_killed_is_made_once_more_and_then_told_as_failed(place: Place) -> None:
+    """As the kernel does where memory runs out: it says nothing of the rate."""
+    file = swept_file(place, rates=[7])
+    with place.run(file, verb="sweep") as run:
+        loadgen_killed(run, "2P1D-rate-001")
+        for name in ("1P2D-rate-001", "1P2D-rate-002"):
+            loadgen_killed(run, name)
+        done = run.end()
+    told = {one["split"]: one for one in summary(run)["splits"]}
+    assert told["2P1D"]["kind"] != "failed", "its second run measured"
+    assert "2P1D at 7 QPS: 2P1D-rate-001 on node 0 (localhost) was killed by SIGKILL" in done.stderr
+    assert (told["1P2D"]["kind"], told["1P2D"]["rate_qps"]) == ("failed", None)
+    assert "1 split measured, 1 failed to measure" in " ".join(done.stdout.split())
+    run.assert_nothing_left()

@@ -16,7 +16,6 @@ from dynamo_mlperf.topology.spec import load_topology
 from tests.fakes.oracle import Oracle, Script
 from tests.job.chain import Place
 
-pytest.importorskip("tokenizers")
 SAMPLES, LONG = 20, 13
 
 

@@ -281,9 +281,9 @@ def test_end_of_text_comes_from_the_models_files(tmp_path: Path, files: dict[str
         end_of_text_ids(tmp_path)
 
 
+@pytest.mark.loadgen
 def test_the_notice_in_the_log_is_what_proves_the_pick_up(llama: Bench) -> None:
     """Only where LoadGen's own log says so was the file applied."""
-    pytest.importorskip("mlperf_loadgen")
     llama.run("TEST06")
     detail = llama.root / "run" / "TEST06" / DETAIL
     detail.write_text(detail.read_text().replace("Found Audit Config file", "Found nothing"))

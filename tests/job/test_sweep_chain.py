@@ -157,6 +157,8 @@ def is_result(run: Run, best: dict[str, Any]) -> None:
         (("--rates", "nan"), "finite"),
         (("--rates", "5,x"), "no number"),
         (("--resume", "/nowhere"), "nowhere"),
+        (("--redo",), "--redo is given without --resume"),
+        (("--redo", "--parallel", "2"), "--redo is given without --resume"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_starts(

@@ -36,7 +36,7 @@ MEASURED = {
 def _run(folder: Path, rate: float, text: str | None = None) -> None:
     folder.mkdir(parents=True)
     latency = {"end_to_end": {"at_percentile": 9.0, "limit": 10.0, "over_limit": 0, "over_limit_allowed": 2}}
-    verdict = {"verdict": "VALID", "target_qps": rate, "latency_p99_ms": latency}
+    verdict = {"verdict": "INVALID", "target_qps": rate, "latency_p99_ms": latency}
     (folder / "verdict.json").write_text(json.dumps(verdict) if text is None else text)
 
 
@@ -107,6 +107,19 @@ def test_a_split_that_was_found_with_another_tolerance_is_not_kept_and_its_runs_
     ) as refused:
         refuse_changed({"1P1D": split_changes(MEASURED, tighter), "2P1D": []}, tmp_path / "old")
     assert "--redo" in refused.value.action
+
+
+def test_only_what_counts_again_is_told_as_such(tmp_path: Path) -> None:
+    old = tmp_path / "old" / "1P1D"
+    _run(old / "rate-001", 16.0)
+    for name in ("probe-001", "probe-002"):
+        (old / name).mkdir()
+        (old / name / "record.json").write_text("{}")
+    begun = {
+        name: SweepRecords(tmp_path / name, {}, sought=sought).take_over(tmp_path / "old", (SPLIT,), {})
+        for name, sought in (("search", SOUGHT), ("rates", {"sweep.rates": [16.0]}))
+    }
+    assert begun == {"search": {"1P1D": 2}, "rates": {"1P1D": 1}}
 
 
 def test_a_larger_budget_matters_only_where_nothing_was_located() -> None:

@@ -200,7 +200,8 @@ def _run(root: Path) -> Path:
         "measure: {benchmark: qwen3-vl-235b-a22b, scenario: Interactive, client: endpoints}\n"
     )
     paths.evidence.write_text(json.dumps({"transfer": asdict(MOVED)}))
-    paths.commands.write_text('{"argv": ["python", "-m", "dynamo.vllm"]}\n')
+    paths.commands.write_text('{"process": "decode-0", "argv": ["python", "-m", "dynamo.vllm"]}\n')
+    paths.events.write_text('{"event": "process_started", "process": "decode-0"}\n')
     (root / "endpoints.json").write_text(json.dumps(RECORD.to_json()))
     write_verdict(paths, replace(_judge(report), run_dir=str(root), model="q3vl"))
     return root

@@ -32,7 +32,7 @@ GPT_OSS = Wanted("gpt-oss-120b", "Interactive")
 R1 = Wanted("deepseek-r1", "Server")
 SERVER = "*.Server.target_qps = 1000\n*.Server.min_duration = 100\n*.*.performance_sample_count_override = 66\n"
 WAYS = ("removed", "emptied", "cut", "of another")
-ALIKE = ("measure.json", "endpoints.json", "topology.yaml", "commands.jsonl", "endpoints/config.yaml")
+ALIKE = ("measure.json", "endpoints.json", "topology.yaml", "commands.jsonl", "events.jsonl", "endpoints/config.yaml")
 """Two runs of one file have the same ones."""
 
 
@@ -155,7 +155,9 @@ def _own(root: Path, ttft_ms: float) -> Path:
         "roles: {prefill: {workers: 1}, decode: {workers: 1}}\nreduced: {samples: 64}\nengine: vllm\n"
         "measure: {benchmark: qwen3-vl-235b-a22b, scenario: Interactive}\n"
     )
-    (root / "commands.jsonl").write_text(json.dumps({"argv": ["python", "-m", "dynamo.vllm"]}) + "\n")
+    start = {"process": "decode-0", "argv": ["python", "-m", "dynamo.vllm"]}
+    (root / "commands.jsonl").write_text(json.dumps(start) + "\n")
+    (root / "events.jsonl").write_text('{"event": "process_started", "process": "decode-0"}\n')
     theirs = judge(root / "loadgen", settings, proven, "reduced", str(root))
     # A machine that other work holds up makes a client late, which is not what these tests are about.
     (root / "verdict.json").write_text(json.dumps({**theirs.as_json(), "verdict": "VALID", "reasons": []}))
@@ -184,7 +186,7 @@ def _valid(directory: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("measure.json", "topology.yaml", "verdict.json", "evidence.json", "commands.jsonl"),
+        *("measure.json", "topology.yaml", "verdict.json", "evidence.json", "commands.jsonl", "events.jsonl"),
         *("loadgen/client.json", "loadgen/queries.csv", f"loadgen/{DETAIL}", f"loadgen/{SUMMARY}"),
     ],
 )
@@ -223,7 +225,7 @@ def own_endpoints(tmp_path_factory: pytest.TempPathFactory) -> Two:
 @pytest.mark.parametrize(
     "name",
     [
-        *("endpoints.json", "topology.yaml", "verdict.json", "evidence.json", "commands.jsonl"),
+        *("endpoints.json", "topology.yaml", "verdict.json", "evidence.json", "commands.jsonl", "events.jsonl"),
         *("endpoints/client.json", "endpoints/queries.csv", "endpoints/config.yaml"),
         "endpoints/performance/result_summary.json",
     ],

@@ -443,4 +443,8 @@ def test_requests_of_another_data_set_are_refused(bench: Bench) -> None:
 
 def test_what_loadgen_itself_does_not_take_ends_the_run(bench: Bench) -> None:
     bench.out = bench.root / "no-utf-8-\udcff"
-    assert "LoadGen did not run: TypeError(" in refuse(bench)
+    with bench.start(Load(), closed_port()) as process:
+        out, err = process.communicate(timeout=180)
+    assert (process.returncode, out) == (4, "")
+    assert err.startswith("Traceback (most recent call last):\n"), "what nobody foresaw shows where it came from"
+    assert err.splitlines()[-1].startswith("LoadGen did not run: TypeError(")

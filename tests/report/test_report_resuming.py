@@ -1,4 +1,4 @@
-"""A run that was cut says how its search or sweep goes on; any other cause keeps its own action."""
+"""A run that was cut, or failed, says how its search or sweep goes on; any other cause keeps its own action."""
 
 from __future__ import annotations
 
@@ -44,6 +44,8 @@ def test_what_was_cut_names_the_command_that_goes_on(
     assert action_of(CUT, root) == CUT.action
     begin(root)
     assert f"`dynamo-mlperf {verb} FILE --resume runs/cut`" in action_of(CUT, root)
+    died = Reason("run", "a measurement", "decode-0 was killed", "read its log")
+    assert action_of(died, root) == f"read its log; {action_of(CUT, root)}", "what was measured is not to be lost"
     assert action_of(Reason("serving", "2 workers", "1 worker", "read its log"), root) == "read its log"
 
 

@@ -61,3 +61,13 @@ def test_the_best_split_is_told_in_a_line() -> None:
     assert winner_line(view_of(summary(*both))) == "best split: 4P8D, 9.74 queries/s (0.6089 per GPU), of 2 measured"
     assert winner_line(view_of(summary(*both, winner=None))) is None
     assert winner_line(view_of(summary(split("4P8D", None)))) is None
+
+
+def test_a_split_that_failed_or_was_not_reached_is_none_of_those_that_the_best_was_measured_against() -> None:
+    failed = {**split("2P12D", None), "kind": "failed"}
+    value = {**summary(split("4P8D", 9.74), failed), "not_measured": [{"split": "6P4D", "reason": "not begun"}]}
+    view = view_of(value)
+    line = winner_line(view)
+    assert line is not None
+    assert line.endswith(", of 1 measured, 1 failed to measure, 1 not measured")
+    assert view.text().startswith("1 split measured, 1 failed to measure, 1 not measured, ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -13,6 +13,9 @@ from dynamo_mlperf.slurm.runs import find_run, list_runs, read_run
 from dynamo_mlperf.slurm.standing import Standing, standings
 from dynamo_mlperf.slurm.submission import RECORD, RECORDS
 from tests.fakes.slurm_programs import NO_ACCOUNTING, NO_CONTROLLER, NO_SUCH_JOB, FakeSlurm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def make_run(runs: Path, job: str = "42", verdict: str | None = "VALID", code: int | None = 0) -> Path:
@@ -113,9 +116,12 @@ def test_only_a_clean_job_with_a_complete_result_is_a_success(
     assert outcome.warnings == ((f"a step of the job {told} (Slurm's derived exit code)",) if told else ())
 
 
-def test_a_verdict_that_is_cut_short_is_none(slurm: FakeSlurm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda text: text[:-5], lambda text: '{"verdict": "INVALID", ' + text[1:]])
+def test_a_verdict_that_is_cut_short_or_says_two_things_is_none(
+    slurm: FakeSlurm, tmp_path: Path, damage: Callable[[str], str]
+) -> None:
     root = make_run(tmp_path)
-    (root / "verdict.json").write_text((root / "verdict.json").read_text()[:-5])
+    (root / "verdict.json").write_text(damage((root / "verdict.json").read_text()))
     assert stands(slurm, tmp_path, "COMPLETED", "0:0").outcome.success is False
 
 

@@ -150,6 +150,7 @@ def make_run(root: Path, made: Made | None = None, **changes: Any) -> Path:
         "env": {"DYN_LOG": "warn", "HF_TOKEN": "(not recorded)"},
     }
     paths.commands.write_text(json.dumps(command) + "\n")
+    paths.events.write_text(json.dumps({"event": "process_started", "process": "decode-0"}) + "\n")
     if want.client == "endpoints":
         write_endpoints(root, want)
         return root

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from dynamo_mlperf.files import append_json_line
 from dynamo_mlperf.record import HELD_NOTE
 from dynamo_mlperf.submission.finding import RefusedError
 from dynamo_mlperf.submission.gate import check_tree
@@ -26,7 +27,9 @@ def attach(run: Path) -> None:
     """What else lies in a run that was attached: whose engines it had, how they came to rest, and a file of its own."""
     edit(run / "verdict.json", notes=[HELD])
     begin = {"t": 1.0, "event": "job_begin", "run": "r", "place": "engines held by Offline", "held_by": str(run.parent)}
-    (run / "events.jsonl").write_text(json.dumps(begin) + "\n")
+    started = {"t": 2.0, "event": "process_started", "process": "loadgen", "node": 0}
+    (run / "events.jsonl").write_text(json.dumps(begin) + "\n" + json.dumps(started) + "\n")
+    append_json_line(run / "commands.jsonl", {"process": "loadgen", "node": 0, "argv": ["python"], "env": {}})
     (run / "rest.json").write_text(json.dumps({"restarted": [], "waited_s": 3.0}))
     edit(run / "plan.json", binding=[{"position": 0, "host": "n1", "address": "10.0.0.1"}])
     in_other_words(run / "topology.yaml")

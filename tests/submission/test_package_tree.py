@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -131,7 +130,6 @@ def test_what_package_did_not_make_is_never_replaced(base: Path) -> None:
         package(request_of(base, replace=True))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a small file system")
 def test_a_full_disk_leaves_nothing(base: Path, mount_small: Callable[[str], Path]) -> None:
     small = mount_small("256k")
     request = request_of(base)

@@ -7,6 +7,7 @@ import pytest
 
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.tuning.calibration import (
+    MOST_TRIES,
     Calibration,
     fit_factors,
     fitted_path,
@@ -46,7 +47,23 @@ def test_factors_are_found_again_from_latencies_that_they_make() -> None:
     assert found.itl == pytest.approx(true.itl, rel=0.05)
     assert found.overhead_ms == pytest.approx(true.overhead_ms, rel=0.2)
     assert rms < 0.003
-    assert len(tries) < 75
+    assert len(tries) < MOST_TRIES
+
+
+def test_no_fit_tries_more_often_than_is_promised() -> None:
+    """The longest one finds what it looks for at the last try of each round, and each time it is much better."""
+    rounds, slopes, steps = 5, 3, 3
+    best, left = 512.0, []
+    for _start in range(2):
+        left.append(best)
+        for _round in range(rounds):
+            left += [best] * slopes + [2 * best] * (steps - 1)
+            best /= 2
+            left.append(best)
+        best = 512.0
+    told = iter(left)
+    fit_factors(lambda _factors: [next(told)])
+    assert (next(told, None), len(left)) == (None, MOST_TRIES)
 
 
 def test_two_points_do_not_need_an_absurd_third_factor() -> None:

@@ -110,6 +110,9 @@ def test_what_is_no_record_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken" / "search.json").write_text("{")
     with pytest.raises(ConfigError, match="is no JSON"):
         RecordDirectory(tmp_path / "broken", SETTINGS)
+    (tmp_path / "broken" / "search.json").write_text('{"model": 1, "model": 2}')
+    with pytest.raises(ConfigError, match=r'search\.json holds the key "model" twice'):
+        RecordDirectory(tmp_path / "broken", SETTINGS)
 
 
 @pytest.mark.parametrize(

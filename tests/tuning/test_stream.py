@@ -26,6 +26,10 @@ def test_lines_as_agreed() -> None:
 @pytest.mark.parametrize(
     ("line", "named"),
     [
+        (
+            '{"t_s": 5, "issued": 9, "issued": 2, "completed": 1, "over_limit": {}}',
+            'line 4 of its stdout: the key "issued" stands there twice: ',
+        ),
         ("Loading model ...", "line 4 of its stdout is no JSON: 'Loading model ...'"),
         ("[1]", "is no JSON object"),
         ("[" * 100_000, "is no JSON"),

@@ -9,14 +9,13 @@ entry are held.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from dynamo_mlperf.errors import MeasureError
-from dynamo_mlperf.files import open_regular
+from dynamo_mlperf.files import open_regular, strict_json
 
 ACCURACY_LOG = "mlperf_log_accuracy.json"
 
@@ -122,7 +121,7 @@ class AnswerLog:
 
     def _answer(self, raw: bytes) -> Answer:
         try:
-            entry = json.loads(raw)
+            entry = strict_json(raw)
             index, count = entry["qsl_idx"], entry.get("token_count")
             data = bytes.fromhex(entry["data"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
