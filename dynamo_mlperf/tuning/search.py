@@ -38,6 +38,8 @@ _CLOSE = 1.25
 _CLIMB = 2.0
 _LOOK_ABOVE = 1.2
 """A look at a rate that must only be seen to fail: the higher, the sooner it is; within `_CLOSE`."""
+_CUT = frozenset({"interrupted", "no more time"})
+"""Ended before they told whether their rate holds: that it has not failed yet is no reason to look further above."""
 _DOWN = 0.8
 """By how much at least the rate goes down with each run that failed only late: what came before tells nothing."""
 
@@ -194,7 +196,8 @@ def _look_above(rate: float, settings: SearchSettings, history: History) -> Prob
     None where the rates that hold and those that fail meet above it, or the budget has no room.
     """
     failed = _failed(history, settings)
-    held = max(each.rate for each in history if each.rate >= rate and each.rate not in failed)
+    told = [each.rate for each in history if each.rate >= rate and each.ended not in _CUT]
+    held = max(each for each in told if each not in failed)
     ceiling = min((each for each in failed if each > held), default=math.inf)
     if held * _CLOSE >= ceiling or held >= settings.highest_qps:
         return None

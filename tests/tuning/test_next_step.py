@@ -277,6 +277,23 @@ def test_what_a_line_says_of_rates_never_tried_locates_nothing() -> None:
     assert isinstance(step, Probe) or (isinstance(step, Answer) and not step.located)
 
 
+def test_a_probe_that_was_cut_off_is_no_rate_that_held() -> None:
+    """The look above is near the rate that is confirmed, else what it finds to fail is too far off to bound it."""
+    history = (
+        record(21.2, 0.0, seconds=30, ended="too low"),
+        record(42.6, 0.03, seconds=20, ended="interrupted", begin_s=45.0),
+        record(36.0, 0.0005, seconds=90, ended="too low", begin_s=80.0),
+        record(38.6, 0.006, begin_s=185.0),
+    )
+    above = _probe(history)
+    assert "to find a rate that fails" in above.purpose
+    assert above.rate == pytest.approx(1.2 * 38.6, rel=1e-3)
+    failed = record(above.rate, 0.2, seconds=25, ended="cannot pass", begin_s=800.0)
+    step = next_step((*history, failed), RANGE)
+    assert isinstance(step, Answer)
+    assert (step.rate, step.located) == (38.6, True)
+
+
 def test_full_runs_without_queries_end_the_search() -> None:
     """A probe that issues nothing is no system that is too slow, and asking it again does not help."""
     nothing = Final(valid=True, n=0, over={"ttft": 0}, seconds=600.0)

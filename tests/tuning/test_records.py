@@ -142,6 +142,20 @@ def test_an_edited_record_is_no_ground_for_an_answer(records: RecordDirectory, d
     assert _again(records).history() == ()
 
 
+@pytest.mark.parametrize("name", ["plan.json", STREAM])
+def test_a_cut_probe_that_cannot_go_on_is_refused_before_anything_starts(records: RecordDirectory, name: str) -> None:
+    folder = records.new_folder(PROBE)
+    (folder / STREAM).write_text(LINE)
+    check_probes(records.root)
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    with pytest.raises(ConfigError, match=f"{name}: Is a directory") as refused:
+        check_probes(records.root)
+    assert refused.value.action == f"remove {folder}: the search then goes on without that probe"
+    (folder / "fault.json").write_text("{}")
+    check_probes(records.root)
+
+
 def test_an_edited_plan_is_refused_and_what_is_no_probe_is_left_alone(records: RecordDirectory) -> None:
     folder = records.new_folder(PROBE)
     (folder / STREAM).write_text(LINE)
