@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from dynamo_mlperf.tuning.probes import Answer
+from tests.performance.simulators.program import search_by_command
 from tests.performance.simulators.searching import bisect, search, settings_of
 from tests.performance.simulators.systems import (
     HELD_OUT,
@@ -107,13 +108,35 @@ def _judged(system: System, truth: Truth, rate: float | None, age_s: float) -> t
     return (rate / truth.rate_90 if truth.known else None), repeat
 
 
-def compare(job: tuple[System, Truth, int, float]) -> Row:
-    """One search and one bisection, of a system by a seed to a tolerance; bisection always to 1 %."""
-    system, truth, seed, tolerance = job
+@dataclass(frozen=True)
+class Job:
+    """One search to make.
+
+    Attributes:
+        system: What is searched.
+        truth: Its true rates.
+        seed: Of the search and its range.
+        tolerance: Of the search; bisection is always to 1 %.
+        by_command: Whether the system is a program and the search a command, instead of functions.
+    """
+
+    system: System
+    truth: Truth
+    seed: int
+    tolerance: float
+    by_command: bool
+
+
+def compare(job: Job) -> Row:
+    """One search and one bisection."""
+    system, truth, seed = job.system, job.truth, job.seed
     low, high = search_range(system, truth, seed)
-    settings = replace(settings_of(system, low=low, high=high), tolerance=tolerance)
+    settings = replace(settings_of(system, low=low, high=high), tolerance=job.tolerance)
     full_s = settings.run_queries(truth.rate_90) / truth.rate_90 if settings.padded else FULL_S
-    found = search(system, settings, seed)
+    if job.by_command:
+        found = search_by_command(system, low, high, job.tolerance, seed)
+    else:
+        found = search(system, settings, seed)
     answer = found.step if isinstance(found.step, Answer) else None
     plain, plain_cost_s = bisect(system, low, high, seed)
     to_true, repeat = _judged(system, truth, answer.rate if answer else None, found.cost_s)
@@ -127,7 +150,7 @@ def compare(job: tuple[System, Truth, int, float]) -> Row:
         repeat,
         plain_to_true,
         plain_repeat,
-        len(found.history),
+        found.probes,
         answer.within if answer else None,
     )
 
@@ -184,18 +207,30 @@ def main() -> None:
     parser.add_argument("--fresh", type=int, action="append", default=[], metavar="SEED", help=fresh_help)
     parser.add_argument("--repeats", type=int, default=2, help="searches per system, each with its own seed and range")
     parser.add_argument("--tolerance", type=float, default=0.01, help="of the search, as `search --tolerance` has it")
+    command_help = "searches are real ones of real programs that say a run as fast as they compute; none of padded runs"
+    parser.add_argument("--by-command", action="store_true", help=command_help)
     parser.add_argument("--truths", type=Path, help="file that keeps the true rates between calls")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--details", action="store_true")
     options = parser.parse_args()
-    chosen = {label: SETS[label] for label in options.sets or (() if options.fresh else SETS)}
+    sets = options.sets or [
+        label for label in SETS if not (options.fresh or (options.by_command and label == "padded"))
+    ]
+    chosen = {label: SETS[label] for label in sets}
     chosen |= {f"fresh-{seed}": (fresh(seed), ()) for seed in options.fresh}
+    if options.by_command and options.sets == ["padded"]:
+        parser.error("--by-command makes no padded runs: name another --set")
     everything: list[Row] = []
     with Pool(options.processes) as pool:
-        for label, (systems, without) in chosen.items():
+        for label, (every, without) in chosen.items():
+            systems = tuple(each for each in every if not (options.by_command and each.data_set > 1))
             truths = _truths(systems, pool, options.truths)
             seeds = range(1, options.repeats + 1)
-            jobs = [(system, truths[system.name], seed, options.tolerance) for seed in seeds for system in systems]
+            jobs = [
+                Job(system, truths[system.name], seed, options.tolerance, options.by_command)
+                for seed in seeds
+                for system in systems
+            ]
             rows = []
             for row in pool.imap_unordered(compare, jobs):
                 rows.append(row)

@@ -23,10 +23,11 @@ OVERHEAD_S = 15.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a search ended: its last step, and what it cost in engine seconds."""
+    """How a search ended: its last step, what it cost in engine seconds, in how many probes, and those, where known."""
 
     step: Step
     cost_s: float
+    probes: int
     history: History = ()
 
 
@@ -108,7 +109,7 @@ def search(system: System, settings: SearchSettings, seed: int) -> Outcome:
     history: History = ()
     while isinstance(step := next_step(history, settings), Probe):
         history += (make_probe(system, step, history, settings, seed * 1000 + len(history)),)
-    return Outcome(step, sum(record.cost_s for record in history), history)
+    return Outcome(step, sum(record.cost_s for record in history), len(history), history)
 
 
 def bisect(system: System, low: float, high: float, seed: int, seconds: float = 600.0) -> tuple[float | None, float]:
