@@ -34,8 +34,14 @@ def command(
     """
     from dynamo_mlperf.cli.output import json_text
     from dynamo_mlperf.cli.run_directory import run_directory
-    from dynamo_mlperf.load.directory import RecordedFailureError, Wanted, failed_verdict, judge_directory
-    from dynamo_mlperf.report.resuming import action_of
+    from dynamo_mlperf.load.directory import (
+        RecordedFailureError,
+        UnendedRunError,
+        Wanted,
+        failed_verdict,
+        judge_directory,
+    )
+    from dynamo_mlperf.report.resuming import action_of, how_to_resume
 
     place = Path(directory) if "/" in directory else run_directory(directory)
     try:
@@ -43,6 +49,8 @@ def command(
     except MeasureError as error:
         if isinstance(error, RecordedFailureError):
             error.action = action_of(error.reason, error.root)
+        elif isinstance(error, UnendedRunError) and (how := how_to_resume(error.root)):
+            error.action = f"wait for its end, or: {how}"
         if not as_json:
             raise
         verdict = failed_verdict(place, error)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dynamo_mlperf.job.measurement import progress_line
 from dynamo_mlperf.report.quantities import printable
+from dynamo_mlperf.report.resuming import how_to_resume
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from dynamo_mlperf.slurm.standing import Standing
 
 _GAP = "  "
+_NO_CUT = {"WAITING", "RUNNING", "VALID", "INVALID"}
+"""How a run stands whose search or sweep nobody has cut."""
 _SHOWN = 120
 """Characters of each remark in a table; a run shown alone has them whole."""
 
@@ -98,5 +101,7 @@ def details(standing: Standing) -> str:
     for worker in run.workers:
         ended = f" with {worker.status}" if worker.state == "ended" else ""
         lines.append(f"  worker   {worker.name.ljust(width)}  {worker.state}{ended}  {worker.host}".rstrip())
+    if run.present and outcome.word not in _NO_CUT and (how := how_to_resume(run.root)):
+        lines.append(f"  go on    {how}")
     lines.append(f"  records  {run.root}" + ("" if run.present else f" ({_absent(standing)})"))
     return "\n".join(printable(line) for line in lines)

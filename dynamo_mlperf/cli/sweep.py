@@ -56,10 +56,10 @@ def command(
     check_redo(resume, redo=redo)
     blocks = {"sweep": _block(splits, rates, every=every)}
     if parallel is not None:
-        from dynamo_mlperf.cli.sweep_parallel import Parallel, check_choice, sweep_in_parallel
+        from dynamo_mlperf.cli.sweep_parallel import Parallel, check_choice, folder_of, sweep_in_parallel
 
         check_choice(run_dir=run_dir, nodes=nodes, attach=attach)
-        root = run_dir if resume is None else Path(resume)
+        root = run_dir if resume is None else folder_of(resume)
         return sweep_in_parallel(Parallel(file, site, blocks, parallel, root, wait=wait, as_json=as_json, redo=redo))
     from dynamo_mlperf.cli.run import run_here
 

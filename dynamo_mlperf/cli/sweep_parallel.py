@@ -13,6 +13,7 @@ from dynamo_mlperf.cli.launch import prepare
 from dynamo_mlperf.errors import ConfigError, ExitCode, SetupError
 from dynamo_mlperf.job.context import class_of
 from dynamo_mlperf.job.parallel_sweep import ParallelSweep, SentPoint
+from dynamo_mlperf.job.sweep_records import POINTS_DIR
 from dynamo_mlperf.report.sweep import sweep_lines, sweep_table, view_of
 from dynamo_mlperf.report.terminal import near
 from dynamo_mlperf.slurm.arrays import largest_array, send_arrays, still_there
@@ -67,8 +68,9 @@ def sweep_in_parallel(call: Parallel) -> int:
         "scenario": topology.measure.scenario,
         "class": class_of(topology),
     }
-    busy = still_there(point.job_id for point in sweep.sent)
-    refused = _send(call, sweep, topology, site, busy)
+    with sweep.alone():
+        busy = still_there(point.job_id for point in sweep.sent)
+        refused = _send(call, sweep, topology, site, busy)
     busy = still_there(point.job_id for point in sweep.sent)
     if refused is not None:
         sweep.write_summary(facts, busy)
@@ -93,8 +95,7 @@ def _send(call: Parallel, sweep: ParallelSweep, topology: Topology, site: Site, 
     argvs = [[*argv, *site_words] for argv, _name in made]
     most = largest_array()
     options = sbatch_options(call.file, topology, site)
-    folder = sweep.root / "submitit"
-    done = send_arrays(argvs, options, folder, at_once=call.at_once, most=most)
+    done = send_arrays(argvs, options, sweep.logs, at_once=call.at_once, most=most)
     pairs = zip(splits, made, done.job_ids, strict=False)
     sweep.note([SentPoint(split.name, job_id, name) for split, (_argv, name), job_id in pairs])
     click.echo(f"{len(done.job_ids)} jobs sent, {most} in an array at most: {near(str(sweep.root))}", err=True)
@@ -152,6 +153,22 @@ def _line(summary: Mapping[str, Any], root: Path) -> str:
         return f"no winner yet [{summary['state']}]  {near(str(root))}"
     word = f"winner {winner['split']}: {winner['rate_qps']:.5g} queries/s [{summary['class']}, {summary['state']}]"
     return f"{word}  {near(winner['run_dir'])}"
+
+
+def folder_of(resume: str) -> Path:
+    """The folder of a parallel sweep that is to go on; nothing is begun, or written over, in another place.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    root = Path(resume)
+    if not (root / POINTS_DIR).is_dir():
+        why = "is the run directory of one job" if (root / "events.jsonl").exists() else f"has no {POINTS_DIR}/"
+        raise ConfigError(
+            f"{root} is no folder of a parallel sweep: it {why}",
+            "name the folder that --parallel made; without --parallel, --resume takes the run directory of one job",
+        )
+    return root
 
 
 def check_choice(*, run_dir: Path | None, nodes: int | None, attach: str | None = None) -> None:

@@ -11,9 +11,11 @@ sweep/summary.json  as of a sweep in one job
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import sys
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import RunPaths, read_bounded, read_text, write_atomic, write_json
 from dynamo_mlperf.job.redoing import refuse_changed, sought
 from dynamo_mlperf.job.split_record import SPLIT_FILE, read_split, result_of, split_changes
-from dynamo_mlperf.job.sweep_records import SUMMARY_FILE, SWEEP_DIR, SweepRecords
+from dynamo_mlperf.job.sweep_records import POINTS_DIR, SUMMARY_FILE, SWEEP_DIR, SweepRecords
 from dynamo_mlperf.record import read_verdict
 from dynamo_mlperf.topology.one_split import one_split_text
 from dynamo_mlperf.tuning.sweep import FAILED, SweepState
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from dynamo_mlperf.topology.role_splits import RoleSplit
     from dynamo_mlperf.topology.spec import Topology
 
-POINTS_FILE = "points.json"
+POINTS_FILE, _LOCK = "points.json", ".lock"
 _SCHEMA = 1
 
 
@@ -53,7 +55,7 @@ class SentPoint:
 
 
 class ParallelSweep:
-    """The folder of a parallel sweep.
+    """The folder of a parallel sweep; `logs` below it is submitit's, with what each job printed.
 
     Args:
         root: The folder; made if missing.
@@ -71,7 +73,7 @@ class ParallelSweep:
     ) -> None:
         self.root, self._splits, self._topology = root, splits, topology
         self._text = file.read_text()
-        self._points = root / "points"
+        self._points, self.logs = root / POINTS_DIR, root / "submitit"
         self._points.mkdir(parents=True, exist_ok=True)
         known = root / "topology.yaml"
         if known.exists() and read_text(known) != self._text:
@@ -96,6 +98,24 @@ class ParallelSweep:
             return [SentPoint(str(one["split"]), str(one["job_id"]), _name(one["run_dir"])) for one in told]
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as problem:
             raise ConfigError(f"{path} is not as a sweep wrote it: {problem!r:.80}", "begin a new sweep") from problem
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let one process at a time decide what is sent: two would send each job twice, and forget one of them.
+
+        Raises:
+            ConfigError: Another one is at it.
+        """
+        with (self.root / _LOCK).open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as problem:
+                what = f"another process sends jobs of {self.root} now"
+                raise ConfigError(what, "wait until it has, then the same command again") from problem
+            except OSError:
+                pass  # a file system without locks: nobody can be kept out
+            self.sent = self._read_sent()
+            yield
 
     def open_splits(self, busy: Collection[str]) -> list[RoleSplit]:
         """Splits that are neither measured nor with a job that waits or runs (`busy`, by job id)."""
@@ -159,8 +179,11 @@ class ParallelSweep:
         if last.job_id in busy:
             return f"job {last.job_id} waits or runs"
         verdict = read_verdict(RunPaths(self._points / last.run_dir))
-        reasons = verdict["reasons"] if verdict else []
-        return f"job {last.job_id}: {reasons[0]['got'] if reasons else 'ended without a record'}"
+        if verdict and verdict["reasons"]:
+            return f"job {last.job_id}: {verdict['reasons'][0]['got']}"
+        log = self.logs / f"{last.job_id}_0_log.out"  # as submitit calls it
+        where = f"read {log}" if log.exists() else f"it wrote no {log}; its node has to see this folder"
+        return f"job {last.job_id}: ended without a record; {where}"
 
 
 def _name(text: object) -> str:

@@ -5,11 +5,13 @@ One JSON object a line goes into `pressure.jsonl`; `tuning/bottleneck.py` says w
 
 from __future__ import annotations
 
+import json
+import math
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, astuple
+from typing import TYPE_CHECKING
 
-from dynamo_mlperf.files import append_json_line, read_json_lines
+from dynamo_mlperf.files import MOST_LOG_BYTES, append_json_line, read_text
 from dynamo_mlperf.serving.counters import parse_counters
 from dynamo_mlperf.serving.gauges import KV_SHARE, parse_gauges
 from dynamo_mlperf.serving.http import Request
@@ -101,17 +103,19 @@ def _summed(told: Sequence[tuple[Mapping[str, int], Mapping[str, float]]]) -> Ro
 
 def read_pressure(file: Path) -> list[Pressure]:
     """The readings of a file, in order; none where there is no file. Lines that are none are left out."""
-    found = []
-    for line in _lines(file):
-        try:
-            found.append(Pressure(line["t"], {name: RolePressure(**value) for name, value in line["roles"].items()}))
-        except (KeyError, TypeError, AttributeError):
-            continue
-    return found
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
     try:
-        return read_json_lines(file)
-    except ValueError:
+        lines = read_text(file, MOST_LOG_BYTES, errors="replace").split("\n")
+    except (OSError, ValueError):
         return []
+    return [reading for line in lines if (reading := _reading(line)) is not None]
+
+
+def _reading(line: str) -> Pressure | None:
+    """The reading of a line; None where it is none: cut by a crash, or damaged."""
+    try:
+        value = json.loads(line)
+        found = Pressure(value["t"], {name: RolePressure(**told) for name, told in value["roles"].items()})
+        numbers = [found.t, *(number for role in found.roles.values() for number in astuple(role))]
+        return found if all(math.isfinite(number) for number in numbers) else None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None

@@ -36,6 +36,7 @@ SEARCH_DIR = "search"
 """In the run directory: what a search leaves."""
 KEPT = "settings.json"
 """In a search's directory: range, tolerance, budget and the rest of what was searched with."""
+BEGIN_ANEW = "one that was cut before it measured anything is begun anew, without --resume"
 RESUMED = "resumed.json"
 """In a search's directory: which run it goes on from."""
 _FREE = frozenset({"name", "site", "search", "sweep", "hold", "timeouts", "schema_version"})
@@ -156,7 +157,7 @@ def check_same(old: Path, wanted: Mapping[str, Any], changed: Sequence[str] = ()
         known = dict(read_json(old / SETTINGS).items())
     except FileNotFoundError:
         raise ConfigError(
-            f"{old} holds no search to resume", "name the run directory of an interrupted search"
+            f"{old} holds no search to resume", f"name the run directory of an interrupted search; {BEGIN_ANEW}"
         ) from None
     except (OSError, ValueError, AttributeError, RecursionError) as problem:
         raise ConfigError(f"{old / SETTINGS} cannot be read: {problem}", "start the search anew") from problem

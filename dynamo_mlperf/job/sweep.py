@@ -255,9 +255,7 @@ class Sweep:
             "sweep",
             "a split with a rate that holds",
             f"none of {len(self._state.splits)} ({told})",
-            "read sweep/summary.json; lower sweep.rates, search.low or the size of the model"
-            if self._records.splits
-            else "ask for more time (#SBATCH --time)",
+            way_on({value["kind"] for value in self._records.splits}),
         )
         failed = bool(self._records.splits) and all(value["kind"] == FAILED for value in self._records.splits)
         return Verdict(
@@ -269,6 +267,15 @@ class Sweep:
             reasons=(reason,),
             model=job.topology.model.name,
         )
+
+
+def way_on(kinds: set[str]) -> str:
+    """What to do where no split holds any rate, by the kinds of their answers."""
+    if not kinds:
+        return "ask for more time (#SBATCH --time)"
+    if kinds == {"budget"}:
+        return "give each split more time: sweep.time_budget_s, search.time_budget_s, or the job's (#SBATCH --time)"
+    return "read sweep/summary.json; lower sweep.rates, search.low or the size of the model"
 
 
 def _since_start_s(job: Job) -> float:

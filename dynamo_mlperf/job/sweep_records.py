@@ -18,8 +18,9 @@ from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.files import read_json, write_json
 from dynamo_mlperf.job.confirmed import damage_of
 from dynamo_mlperf.job.pressure import PRESSURE_FILE
-from dynamo_mlperf.job.resuming import differences, link_tree
+from dynamo_mlperf.job.resuming import BEGIN_ANEW, differences, link_tree
 from dynamo_mlperf.job.split_record import SPLIT_FILE, finished_split, is_rate, read_object
+from dynamo_mlperf.tuning.records import SETTINGS
 from dynamo_mlperf.tuning.sweep import gpus_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 SWEEP_DIR = "sweep"
 SUMMARY_FILE = "summary.json"
 IDENTITY_FILE = "identity.json"
+POINTS_DIR = "points"
+"""In the folder of a parallel sweep, which is no run directory: where those of its jobs lie."""
 _SCHEMA = 1
 
 
@@ -230,18 +233,22 @@ def check_takeover(old: Path, identities: Mapping[str, Mapping[str, Any]]) -> No
     """Refuse to resume a sweep of something else.
 
     Raises:
-        ConfigError: There is none, or one of its splits was measured with other settings.
+        ConfigError: There is none, or it is a parallel one, or one of its splits was measured with other settings.
     """
+    if (old.parent / POINTS_DIR).is_dir():
+        raise ConfigError(f"{old.parent} is the folder of a parallel sweep", "go on with it by --parallel N, too")
     if not old.is_dir():
-        raise ConfigError(f"{old} is no sweep", "name the run directory of an interrupted sweep")
+        raise ConfigError(f"{old} is no sweep", f"name the run directory of an interrupted sweep; {BEGIN_ANEW}")
     for name, wanted in identities.items():
-        path = old / name / IDENTITY_FILE
-        anew = f"remove {path.parent}; its split is then measured anew"
-        if not path.exists():
-            if (path.parent / SPLIT_FILE).exists() or run_folders(path.parent):
-                raise ConfigError(f"{path} is not there: nobody can tell what was measured beside it", anew)
-            continue
-        if told := differences(read_object(path, anew), wanted):
-            raise ConfigError(
-                f"{path.parent} was measured with something else: {told}", "sweep anew, or with the same file"
-            )
+        folder = old / name
+        anew = f"remove {folder}; its split is then measured anew"
+        told_by = [path for path in (folder / IDENTITY_FILE, folder / SETTINGS) if path.exists()]
+        if not told_by and ((folder / SPLIT_FILE).exists() or run_folders(folder)):
+            what = f"{folder / IDENTITY_FILE} is not there: nobody can tell what was measured beside it"
+            raise ConfigError(what, anew)
+        for path in told_by:
+            if told := differences(read_object(path, anew), wanted):
+                raise ConfigError(
+                    f"{path.parent} was measured with something else: {told}",
+                    "sweep anew, or with the same file; or remove that folder, and its split is measured anew",
+                )

@@ -54,6 +54,18 @@ UNREADABLE = (
 """What reading a record with anything in it may raise."""
 
 
+class UnendedRunError(MeasureError):
+    """A run of ours has no verdict: it still runs, or nobody was left to record one.
+
+    Attributes:
+        root: Its run directory.
+    """
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(f"the run in {root} did not come to its verdict", "wait for its end, or run it again")
+        self.root = root
+
+
 class RecordedFailureError(MeasureError):
     """A run of ours did not measure, and recorded why.
 
@@ -266,11 +278,12 @@ def _unfinished(root: Path) -> Verdict:
     """A run that failed, or never came to its verdict, measured nothing, whatever its logs look like.
 
     Raises:
-        MeasureError: Always; a RecordedFailureError where the run recorded that it did not measure.
+        MeasureError: Always; a RecordedFailureError where the run recorded that it did not measure, an UnendedRunError
+            where it recorded nothing.
     """
     recorded = read_verdict(RunPaths(root))
     if recorded is None:
-        raise MeasureError(f"the run in {root} did not come to its verdict", "wait for its end, or run it again")
+        raise UnendedRunError(root)
     if recorded["verdict"] != "FAILED":
         raise MeasureError(f"{root} holds a run of ours without its {SPEC}", "copy the whole run directory")
     lost = Reason("run", "a measurement", "for no recorded reason", "run it again")

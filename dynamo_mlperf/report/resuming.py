@@ -22,13 +22,13 @@ _INTERRUPTED, _FAILED = "interrupted", "run"
 
 def action_of(reason: Reason, root: Path) -> str:
     """What to do about a reason of the run in `root`."""
-    how = _how_to_resume(root) if reason.check in {_INTERRUPTED, _FAILED} else ""
+    how = how_to_resume(root) if reason.check in {_INTERRUPTED, _FAILED} else ""
     if reason.check == _INTERRUPTED:
         return how or reason.action
     return f"{reason.action}; {how}" if how else reason.action
 
 
-def _how_to_resume(root: Path) -> str:
+def how_to_resume(root: Path) -> str:
     """The command that goes on with its search or sweep; empty where there is none, or it has its answer."""
     begun = root / SEARCH_ANSWER
     if is_there(root / SWEEP_SUMMARY):

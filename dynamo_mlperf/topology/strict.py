@@ -33,9 +33,8 @@ _WANTED = {
     "is_instance_of": "keys and values",
     "list_type": "a list",
     "tuple_type": "a list",
-    "too_short": "more entries",
-    "too_long": "fewer entries",
 }
+_LENGTHS = {"too_short": ("at least", "min_length"), "too_long": ("at most", "max_length")}
 _KEY = "[key]"  # pydantic's last part of the place of an error in a mapping's key, not in its value
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
@@ -131,6 +130,9 @@ def _sentence(model: type[BaseModel], detail: ErrorDetails) -> str:
         return _unknown_word(context["expected"], detail["input"])
     if kind in _BOUNDS:
         return f"wanted {_bound(kind, context)}, got {got}"
+    if kind in _LENGTHS:
+        word, key = _LENGTHS[kind]
+        return f"wanted {word} {context[key]} entries, got {context['actual_length']}"
     plain = {"missing": "missing", "value_error": str(context.get("error"))}
     wanted = f"wanted {_WANTED[kind]}" if kind in _WANTED else detail["msg"]
     return plain.get(kind) or f"{wanted}, got {got}{_unquoted(kind, detail['input'])}"

@@ -45,6 +45,8 @@ _LINE_BY_LINE = {"PYTHONUNBUFFERED": "1"}
 """A Python program that does not flush its lines says them as it prints them all the same."""
 _MOST_LINES = 5000
 """Lines that count of a run of the planned length."""
+_ENDED, _NEAR_END = 0.98, 0.9
+"""Shares of the planned length: of a whole run, and of the last line but one in it."""
 _LAST_WORDS = 300
 _LAST_BYTES = 1 << 20
 """What is read of a program that was told to stop."""
@@ -58,6 +60,12 @@ def stall_limit_s(planned_s: float) -> float:
 def long_enough(final: Final, planned_s: float) -> bool:
     """Whether a run lasted as planned, but for the luck of the last arrival."""
     return final.seconds >= planned_s * (1.0 - max(0.02, 4.0 / math.sqrt(max(final.n, 1))))
+
+
+def _left_out(seen: Sample, final: Final) -> bool:
+    """Whether queries that a last line leaves out, of a warm-up for example, explain what is no longer over a limit."""
+    most = max((seen.over_of(name) - final.over.get(name, 0) for name in seen.over), default=0)
+    return final.n < seen.completed or most <= seen.issued - final.n
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,8 @@ class ProbeCommand:
                 child = Child(command, argv, dict(command.env), stdout=pipe.write_fd)
             except SetupError as problem:
                 raise MeasureError(
-                    f"the probe cannot be started: {argv[0]}: {problem.__cause__}", "name a program in --probe-command"
+                    f"the probe cannot be started: {argv[0]}: {problem.__cause__}",
+                    "name its interpreter first, as in --probe-command 'python3 probe.py'",
                 ) from problem
             pipe.hand_over()
             run = _Run(child, pipe, probe, begin_s, self)
@@ -202,8 +211,7 @@ class _Run:
             seconds = final.seconds if final else 0.0
             raise ProbeFault(f"it said done after {seconds:g} s; it was asked to run for {self._probe.planned_s:g} s")
         check_final(final, self._probe.rate, self._probe.planned_s)
-        # One that was told to stop cancels what is in flight; and some leave their ramp-up out of the last line.
-        if self._seen is not None and not self._asked and final.n >= self._seen.completed:
+        if self._seen is not None and not self._asked and not _left_out(self._seen, final):
             check_kept(self._seen, final.over, "its last line says")
         self._last_t_s = max(self._last_t_s, final.seconds)
         return replace(self._ended("complete"), final=final)
@@ -214,13 +222,18 @@ class _Run:
             for value in self._parse(self._terminate(), last=True):
                 if isinstance(value, Sample):
                     self._last_t_s = max(self._last_t_s, value.t_s)
-                elif long_enough(value, self._probe.planned_s):
+                elif self._sums_up(value):
                     self._final = value
         except ProbeFault:
             pass  # it was told to stop: a line cut in the middle is no fault
         if self._final is not None:
             return replace(self._complete(), samples=record.samples)
         return replace(record, cost_s=self._cost_s())
+
+    def _sums_up(self, final: Final) -> bool:
+        """Whether a last line after SIGTERM is of the whole run: some sum up what there was, as if it were all."""
+        planned_s = self._probe.planned_s
+        return final.seconds >= _ENDED * planned_s and self._last_t_s >= _NEAR_END * planned_s
 
     def _terminate(self, grace_s: float = GRACE_S) -> bytes:
         """SIGTERM, then SIGKILL to all that is left; what it still wrote."""
@@ -254,9 +267,11 @@ class _Run:
         """A probe that said all and then failed has not measured.
 
         Raises:
-            ProbeFault: It ended by itself with another status than 0.
+            ProbeFault: It ended by itself with another status than 0, and not to say that its run is not valid.
         """
-        if not self._asked and self._child.poll() != 0:
+        status = self._child.poll() or 0
+        refused = self._final is not None and not self._final.valid and status > 0
+        if not self._asked and status != 0 and not refused:
             raise ProbeFault(f"it ended with {self._status()} after the line that says done{self._said()}")
 
     def _check_time(self, heard: float) -> None:

@@ -211,8 +211,11 @@ def check_probes(root: Path) -> None:
     Raises:
         ConfigError: Names the first that is damaged.
     """
-    for path in sorted(root.glob(f"probe-*/{_RECORD}")):
-        _read(path, _from_json)
+    for folder in sorted(root.glob("probe-*")):
+        if (folder / _RECORD).exists():
+            _read(folder / _RECORD, _from_json)
+        elif not (folder / _FAULT).exists():
+            _recover(folder, 0.0)
 
 
 def _write(path: Path, value: Any) -> None:  # noqa: ANN401 - anything that JSON can carry
@@ -262,7 +265,13 @@ def _recover(folder: Path, begin_s: float) -> ProbeRecord | None:
         return None
     plan: Probe = _read(folder / _PLAN, lambda value: Probe(**value))
     samples: list[Sample] = []
-    for number, line in enumerate(read_text(folder / STREAM, MOST_LOG_BYTES, errors="replace").split("\n"), 1):
+    try:
+        text = read_text(folder / STREAM, MOST_LOG_BYTES, errors="replace")
+    except OSError as problem:
+        raise ConfigError(f"{folder / STREAM}: {problem.strerror}", _without(folder / STREAM)) from problem
+    except ValueError as problem:
+        raise ConfigError(f"{folder / STREAM} {problem}", _without(folder / STREAM)) from problem
+    for number, line in enumerate(text.split("\n"), 1):
         try:
             value = parse_line(line, number)
             if isinstance(value, Sample):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from dynamo_mlperf.benchmark.early_stopping import allowed_over_limit
-from dynamo_mlperf.errors import SetupError
+from dynamo_mlperf.errors import ConfigError, SetupError
 from dynamo_mlperf.files import write_atomic
 from dynamo_mlperf.process.command import inherited_environment
 from dynamo_mlperf.process.dialogue import Dialogue
@@ -34,6 +34,8 @@ REPLAY_PROGRAM = Path(__file__).resolve().parent.parent / "serving" / "replay" /
 MIN_ARRIVALS_S = 60.0
 """Shortest stretch of arrivals: fewer do not let queues form, and any rate seems to pass."""
 MIN_REQUESTS = 4_000
+_MOST_REQUESTS = 3_000_000
+"""A gigabyte or two of memory, and more of the replay's: enough for 50,000 queries/s."""
 _AT_ONCE = 1e9
 _EACH_WORKERS = 100
 _GROWTH = 1.3
@@ -157,8 +159,15 @@ class Simulator:
             coarse: Few requests, however short their stretch of arrivals: to find where to look, never to answer.
 
         Raises:
+            ConfigError: More requests than fit into memory.
             SetupError: The replay cannot simulate it.
         """
+        if not coarse and rate * MIN_ARRIVALS_S > _MOST_REQUESTS:
+            raise ConfigError(
+                f"a run at {rate:.5g} queries/s takes {rate * MIN_ARRIVALS_S:.3g} simulated requests, and "
+                f"{_MOST_REQUESTS:,} are the most that fit into memory",
+                "rehearse fewer workers; where it is a known rate (--calibrate), correct it",
+            )
         wanted = 0 if coarse else math.ceil(rate * MIN_ARRIVALS_S)
         requests = self._requests_for(max(MIN_REQUESTS, wanted))
         names = list(bar.limits_ms)

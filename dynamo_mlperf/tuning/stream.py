@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _SHOWN = 120
 _FEW_SHARE = 0.5
 _MOST_S, _MOST_COUNT = 1e9, 10**15
+_KEYS = {"t_s", "issued", "completed", "over_limit", "done", "valid", "n", "seconds"}
 
 
 class ProbeFault(Exception):
@@ -21,7 +22,7 @@ class ProbeFault(Exception):
 
 
 def parse_line(line: str, number: int) -> Sample | Final | None:
-    """One line of a stream; None for an empty one.
+    """One line of a stream; None for an empty one, and for an object that says nothing of the run.
 
     Raises:
         ProbeFault: The line is no JSON object, or lacks a key, or holds what is no count.
@@ -36,6 +37,8 @@ def parse_line(line: str, number: int) -> Sample | Final | None:
         raise ProbeFault(f"line {number} of its stdout is no JSON: {line.strip()[:_SHOWN]!r}") from None
     if not isinstance(value, dict):
         raise ProbeFault(f"line {number} of its stdout is no JSON object: {line.strip()[:_SHOWN]!r}")
+    if _KEYS.isdisjoint(value):  # a header, or another note of the program
+        return None
     try:
         return _final(value) if value.get("done") else _sample(value)
     except KeyError as missing:
@@ -45,24 +48,24 @@ def parse_line(line: str, number: int) -> Sample | Final | None:
 
 
 def _sample(value: dict[str, Any]) -> Sample:
-    return Sample(
-        _seconds(value["t_s"], "t_s"),
-        _count(value["issued"], "issued"),
-        _count(value["completed"], "completed"),
-        _counts(value["over_limit"]),
-        _counts(value.get("over_in_flight", {}), "over_in_flight"),
-        _counts(value.get("known_in_flight", value.get("over_in_flight", {})), "known_in_flight"),
-    )
+    issued, completed = _count(value["issued"], "issued"), _count(value["completed"], "completed")
+    over, flying = _counts(value["over_limit"]), _counts(value.get("over_in_flight", {}), "over_in_flight")
+    known = _counts(value["known_in_flight"], "known_in_flight") if "known_in_flight" in value else dict(flying)
+    for name, count in over.items():
+        # Some count a query as soon as it is over, at its first token for example: more than have ended are in flight.
+        if completed < count <= issued and name not in known:
+            over[name], flying[name], known[name] = completed, count - completed, count - completed
+    return Sample(_seconds(value["t_s"], "t_s"), issued, completed, over, flying, known)
 
 
 def _final(value: dict[str, Any]) -> Final:
     percentiles = value.get("percentiles") or {}
-    if not isinstance(value["valid"], bool):
-        raise ValueError("valid is neither true nor false")  # noqa: TRY004 - a fault of the stream
+    if value["valid"] not in (0, 1):  # as C prints them, or true and false
+        raise ValueError("valid is neither true nor false")
     if not isinstance(percentiles, dict):
         raise ValueError("percentiles is no object")  # noqa: TRY004 - a fault of the stream
     return Final(
-        value["valid"],
+        bool(value["valid"]),
         _count(value["n"], "n"),
         _counts(value["over_limit"]),
         _seconds(value["seconds"], "seconds"),
@@ -142,10 +145,8 @@ def check_kept(before: Sample, over: Mapping[str, int], where: str) -> None:
     for name in sorted(before.over):
         said, now, flying = before.over_of(name), over.get(name, 0), before.over_in_flight.get(name, 0)
         if now < said:
-            raise ProbeFault(
-                f"{where} {now} over {name}; at {before.t_s:g} s it said {said}, {flying} of them in flight and over "
-                "however they end"
-            )
+            early = f", {flying} of them in flight and over however they end" if flying else ""
+            raise ProbeFault(f"{where} {now} over {name}; at {before.t_s:g} s it said {said}{early}")
 
 
 def _check_in_flight(now: Sample) -> None:

@@ -202,3 +202,14 @@ def test_a_test_that_makes_the_exit_code_is_told() -> None:
         ],
         5,
     )
+
+
+def test_a_sweep_that_was_killed_is_told_how_it_goes_on(tmp_path: Path) -> None:
+    """Its controller left no verdict, and what it measured is not to be measured again."""
+    (tmp_path / "topology.yaml").write_text("engine: mocker\n")
+    done = _judge(str(tmp_path))
+    assert (done.returncode, "Try: wait for its end, or run it again" in done.stderr) == (4, True)
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "summary.json").write_text('{"state": "running"}')
+    done = _judge(str(tmp_path))
+    assert (done.returncode, f"dynamo-mlperf sweep FILE --resume {tmp_path}`" in done.stderr) == (4, True), done.stderr

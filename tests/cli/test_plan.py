@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 from rich.console import Console
 
@@ -178,6 +179,28 @@ def test_batch_lines_that_disagree_are_told_and_fixed_on_request(here: Path) -> 
     again = plan("demo.yaml", "--fix-batch")
     assert again.stderr == "demo.yaml: the #SBATCH lines agree with the plan\n"
     assert isinstance(plan("demo.yaml", "--fix-batch", "--nodes", "4").exception, ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "told"),
+    [
+        ("search: {high: 40, time_budget_s: 1}", "does not fit into 1 s"),
+        ("search: {}\nsweep: {splits: [1P1D], time_budget_s: 2}", "does not fit into 2 s"),
+        ("search: {high: 40, time_budget_s: 900}", None),
+        ("sweep: {splits: [1P1D], rates: [2]}", None),
+    ],
+)
+def test_a_budget_without_room_for_a_full_run_is_told_before_engines_start(
+    here: Path, blocks: str, told: str | None
+) -> None:
+    path = here / "demo.yaml"
+    value = yaml.safe_load(path.read_text())
+    del value["measure"]["target_qps"]
+    value |= yaml.safe_load(blocks)
+    path.write_text(path.read_text().partition("schema:")[0] + yaml.safe_dump(value, sort_keys=False))
+    found = [warning for warning in warnings_of() if "can end with an answer" in warning]
+    assert len(found) == (told is not None)
+    assert told is None or told in found[0]
 
 
 def warnings_of(*arguments: str) -> list[str]:

@@ -198,7 +198,7 @@ def test_offline_within_a_range_and_a_budget(repository: Path) -> None:
         ("silent", "it hangs: no line for 4 s after 0 s of the run"),
         ("short", "it said done after 10 s; it was asked to run for 200 s"),
         ("more", "at 11 s it says 501 completed of 500 issued"),
-        ("over", "at 11 s it says 401 over latency of 400 completed"),
+        ("over", "at 11 s it says 501 over latency of 400 completed"),
         ("'takes back'", "at 7 s it says 19 over latency; at 6 s it said 20, 20 of them in flight"),
     ],
 )
@@ -228,8 +228,27 @@ def test_a_probe_that_is_slow_to_end_and_says_little_is_no_fault(repository: Pat
     assert "did not measure" not in done.stderr
 
 
-def test_a_program_may_leave_its_ramp_up_out_of_the_last_line(repository: Path) -> None:
-    done = _search(repository, "--fault settled --capacity 31 --pace 0", *RANGE)
+@pytest.mark.parametrize("habit", ["", " --forgetful"])
+def test_what_a_stopped_program_sums_up_is_no_whole_run(repository: Path, habit: str) -> None:
+    """Its last line says that the run is not valid, has no queries, and lasted as long as it did or as was asked."""
+    done = _search(repository, f"--fault 'sums up' --capacity 40{habit}", *RANGE, "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert 36.0 < answer["answer_qps"] < 40.5
+    assert any(probe["ended"] != "complete" for probe in answer["probes"])
+    assert "did not measure" not in done.stderr
+
+
+def test_an_exit_status_may_say_that_a_run_was_not_valid(repository: Path) -> None:
+    done = _search(repository, "--fault 'says so' --refuse", *RANGE, "--json")
+    assert done.returncode == 5, done.stderr
+    assert json.loads(done.stdout)["kind"] == "invalid"
+    assert "did not measure" not in done.stderr
+
+
+@pytest.mark.parametrize("left_out", ["settled", "cold"])
+def test_a_program_may_leave_its_ramp_up_out_of_the_last_line(repository: Path, left_out: str) -> None:
+    done = _search(repository, f"--fault {left_out} --capacity 31 --pace 0", *RANGE)
     assert done.returncode == 0, done.stderr
     assert 27.0 < float(done.stdout) < 32.0
 
@@ -289,6 +308,17 @@ def test_what_cannot_be_searched_is_refused(repository: Path, arguments: tuple[s
     done = subprocess.run(argv, cwd=repository, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 2
     assert told in done.stderr
+
+
+def test_a_script_that_names_no_interpreter_cannot_be_started(repository: Path, tmp_path: Path) -> None:
+    script = tmp_path / "probe.py"
+    script.write_text("print()\n")
+    script.chmod(0o755)
+    argv = [sys.executable, "-m", "dynamo_mlperf.cli", "search", "--probe-command", str(script)]
+    done = subprocess.run(argv, cwd=repository, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 4, done.stderr
+    assert "Exec format error" in done.stderr
+    assert "Try: name its interpreter first, as in --probe-command 'python3 probe.py'" in done.stderr
 
 
 def test_no_shell_sees_the_command(repository: Path, tmp_path: Path) -> None:

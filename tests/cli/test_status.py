@@ -72,6 +72,15 @@ def test_one_run_alone_has_its_workers(tmp_path: Path) -> None:
     assert "  worker   decode-1  planned  n2" in shown
 
 
+def test_a_sweep_that_was_cut_says_how_it_goes_on(tmp_path: Path) -> None:
+    fake = two_runs(tmp_path)
+    for name in ("r-42", "r-43"):
+        (tmp_path / "runs" / name / "sweep").mkdir()
+        (tmp_path / "runs" / name / "sweep" / "summary.json").write_text('{"state": "running"}')
+    assert "  go on    `dynamo-mlperf sweep FILE --resume runs/r-43`" in status(tmp_path, "43", fake=fake).stdout
+    assert "go on" not in status(tmp_path, "42", fake=fake).stdout, "it is VALID"
+
+
 def test_workers_of_a_run_that_came_to_its_end_were_stopped(tmp_path: Path) -> None:
     fake = two_runs(tmp_path)
     path = tmp_path / "runs" / "r-42" / "events.jsonl"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import pickle
 import re
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from dynamo_mlperf.errors import ConfigError
+from dynamo_mlperf.job.sweep_records import check_takeover
 from dynamo_mlperf.topology.spec import load_topology
 from tests.fakes.slurm_programs import FakeSlurm
 from tests.topology.topology_texts import measure_block, simulated
@@ -179,3 +182,53 @@ def test_the_folder_of_another_sweep_is_refused(slurm: FakeSlurm, file: Path) ->
     done = swept(slurm, file, "--resume", str(root))
     assert (done.returncode, "not as a sweep wrote it" in done.stderr) == (2, True), done.stderr
     assert slurm.calls("sbatch") == []
+
+
+def test_what_is_no_folder_of_a_parallel_sweep_does_not_go_on(slurm: FakeSlurm, file: Path) -> None:
+    """A name that is mistyped would send every job again; a run of one job would lose its own summary."""
+    done = swept(slurm, file, "--resume", str(file.parent / "sweeep"))
+    assert (done.returncode, "sweeep is no folder of a parallel sweep: it has no points/" in done.stderr) == (2, True)
+    assert not (file.parent / "sweeep").exists()
+    run = file.parent / "run"
+    (run / "sweep").mkdir(parents=True)
+    (run / "events.jsonl").write_text("")
+    (run / "topology.yaml").write_text(file.read_text())
+    (run / "sweep" / "summary.json").write_text("its own")
+    done = swept(slurm, file, "--resume", str(run))
+    assert (done.returncode, "it is the run directory of one job" in done.stderr) == (2, True)
+    assert (run / "sweep" / "summary.json").read_text() == "its own"
+    assert slurm.calls("sbatch") == []
+
+
+def test_a_parallel_sweep_is_not_begun_anew_by_one_job(tmp_path: Path) -> None:
+    (tmp_path / "points").mkdir()
+    (tmp_path / "sweep").mkdir()
+    with pytest.raises(ConfigError, match="is the folder of a parallel sweep") as refused:
+        check_takeover(tmp_path / "sweep", {})
+    assert "--parallel N" in refused.value.action
+
+
+def test_two_processes_do_not_send_the_same_jobs(slurm: FakeSlurm, file: Path) -> None:
+    root = file.parent / "sweep"
+    words = ("--resume", str(root), "--no-wait", "--splits", "1P1D,1P2D")
+    (root / "points").mkdir(parents=True)
+    with (root / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = swept(slurm, file, *words)
+        assert (done.returncode, f"another process sends jobs of {root} now" in done.stderr) == (2, True), done.stderr
+        assert slurm.calls("sbatch") == []
+    assert swept(slurm, file, *words).returncode == 0
+    assert len(slurm.calls("sbatch")) == 1
+
+
+def test_a_job_that_left_nothing_names_what_it_printed(slurm: FakeSlurm, file: Path) -> None:
+    root = file.parent / "sweep"
+    swept(slurm, file, "--run-dir", str(root), "--no-wait", "--splits", "1P1D")
+    (point,) = json.loads((root / "points.json").read_text())["sent"]
+    log = root / "submitit" / f"{point['job_id']}_0_log.out"
+    slurm.script("sbatch", "echo 'sbatch: error: Batch job submission failed: Job violates policy' >&2; exit 1")
+    for told in (f"it wrote no {log}; its node has to see this folder", f"read {log}"):
+        assert swept(slurm, file, "--resume", str(root), "--no-wait", "--splits", "1P1D").returncode == 3
+        (left,) = json.loads((root / "sweep" / "summary.json").read_text())["not_measured"]
+        assert left["reason"] == f"job {point['job_id']}: ended without a record; {told}"
+        log.write_text("error: no such file")

@@ -33,6 +33,8 @@ def main() -> None:
     fault = options.fault
     if fault == "deaf":  # for a while: it takes its time to end, and says things meanwhile
         signal.signal(signal.SIGTERM, lambda *_: _deaf(options))
+    if fault == "sums up":  # as if what there was were a run, of the length that was asked for
+        signal.signal(signal.SIGTERM, lambda *_: _sums_up(options))
     if fault and options.fault_file:
         fault = None if Path(options.fault_file).exists() else fault
         Path(options.fault_file).touch()
@@ -49,8 +51,9 @@ def main() -> None:
         issued, over = issued + came, over + int(rng.binomial(came, _share(options)))
         t_s = (line + 1) * step_s
         counts = {options.constraint: over} if options.ceiling is None else {options.constraint: over, "tpot": 0}
+        ended = issued - 30 if fault == "cold" else issued
         print(
-            json.dumps({"t_s": t_s, "issued": issued, "completed": issued, "over_limit": counts}),
+            json.dumps({"t_s": t_s, "issued": issued, "completed": ended, "over_limit": counts}),
             flush=not options.forgetful,
         )
         if line == 0:
@@ -62,10 +65,12 @@ def main() -> None:
         done["n"] = 200
     if fault == "settled":
         done |= {"n": int(0.95 * issued), "over_limit": {name: int(0.95 * count) for name, count in counts.items()}}
+    if fault == "cold":  # what began cold does not count, and as much is in flight when the last but one is said
+        done |= {"n": issued - 30, "over_limit": {name: max(0, count - 30) for name, count in counts.items()}}
     if fault == "forgets":
         done["over_limit"] = dict.fromkeys(counts, 0)
     print(json.dumps({**done, "percentiles": {"p99": 1.0}, "seconds": options.duration_s}), flush=True)
-    if fault == "exits":
+    if fault == "exits" or (fault == "says so" and not done["valid"]):
         sys.exit(3)
 
 
@@ -93,7 +98,7 @@ def _misbehave_later(fault: str | None) -> None:
     if fault == "more":
         print('{"t_s": 11, "issued": 500, "completed": 501, "over_limit": {"latency": 0}}', flush=True)
     if fault == "over":
-        print('{"t_s": 11, "issued": 500, "completed": 400, "over_limit": {"latency": 401}}', flush=True)
+        print('{"t_s": 11, "issued": 500, "completed": 400, "over_limit": {"latency": 501}}', flush=True)
     if fault == "takes back":
         claim = '{"t_s": 6, "issued": 500, "completed": 480, "over_limit": {"latency": 0}, "over_in_flight": {"latency": 20}}'
         print(claim, claim.replace('"t_s": 6', '"t_s": 7').replace("20}", "19}"), sep="\n", flush=True)
@@ -114,6 +119,12 @@ def _deaf(options: argparse.Namespace) -> None:
         time.sleep(0.3)
         print(json.dumps({"t_s": options.duration_s + turn, "issued": 0, "completed": 0, "over_limit": {}}), flush=True)
     sys.exit(9)
+
+
+def _sums_up(options: argparse.Namespace) -> None:
+    done = {"done": True, "valid": False, "n": 0, "over_limit": {options.constraint: 0}}
+    print(json.dumps({**done, "seconds": options.duration_s if options.forgetful else 0.0}), flush=True)
+    os._exit(0)  # the line that was being written stays cut
 
 
 def _offline(options: argparse.Namespace) -> None:

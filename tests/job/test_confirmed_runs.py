@@ -122,6 +122,17 @@ def test_a_split_whose_own_records_are_damaged_is_refused_before_it_wins(
     check_finished_split(split, KNOWN | {"rate_qps": None})
 
 
+def test_a_cut_split_whose_search_could_not_go_on_is_refused(split: Path) -> None:
+    (split / "split.json").unlink()
+    (split / "search.json").write_text('{"model.name": "ti')
+    with pytest.raises(ConfigError, match=r"search\.json is no JSON") as refused:
+        check_takeover(split.parent, {"1P1D": {}})
+    assert refused.value.action == f"remove {split}; its split is then measured anew"
+    (split / "search.json").write_text('{"model.name": "other"}')
+    with pytest.raises(ConfigError, match=r"measured with something else: model\.name 'other' there"):
+        check_takeover(split.parent, {"1P1D": {}})
+
+
 def test_what_nobody_knows_the_identity_of_is_not_taken_over(split: Path) -> None:
     wanted: dict[str, dict[str, Any]] = {"1P1D": {}}
     check_takeover(split.parent, wanted)

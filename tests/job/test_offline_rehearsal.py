@@ -67,6 +67,18 @@ def test_prompts_that_no_cache_holds_fail_and_are_not_forgotten(tmp_path: Path) 
 
 
 @pytest.mark.dynamo
+@pytest.mark.parametrize("rate", [1e7, 1e300])
+def test_a_rate_whose_requests_fill_the_memory_is_refused(tmp_path: Path, rate: float) -> None:
+    with Simulator(sys.executable, tmp_path, even_lengths(), 1) as simulator:
+        cast = Cast(
+            simulator.configured({"aggregated": engine("aggregated")}, Factors()), {"aggregated": 1}, "kv_router"
+        )
+        with pytest.raises(ConfigError, match="3,000,000 are the most that fit into memory"):
+            simulator.run(cast, rate, BAR, 0.0)
+        assert list(tmp_path.glob("requests-*")) == []
+
+
+@pytest.mark.dynamo
 def test_what_the_replay_refuses_is_told(tmp_path: Path) -> None:
     with Simulator(sys.executable, tmp_path, even_lengths(), 1) as simulator:
         configured = simulator.configured({"aggregated": engine("aggregated")}, Factors())

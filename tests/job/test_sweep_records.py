@@ -10,6 +10,7 @@ import pytest
 from dynamo_mlperf.errors import ConfigError
 from dynamo_mlperf.job.redoing import changes, refuse_changed
 from dynamo_mlperf.job.split_record import finished_split, split_changes
+from dynamo_mlperf.job.sweep import way_on
 from dynamo_mlperf.job.sweep_records import SweepRecords, run_at
 from dynamo_mlperf.topology.role_splits import RoleCount, RoleSplit
 
@@ -128,3 +129,9 @@ def test_a_larger_budget_matters_only_where_nothing_was_located() -> None:
     assert changes(SOUGHT, larger, located=False) == ["search.time_budget_s 60.0 there, 600.0 now"]
     assert changes(None, SOUGHT, located=True), "a record that does not say"
     assert changes({"sweep.rates": [3.0]}, {"sweep.rates": [3.0, 6.0]}, located=True)
+
+
+def test_what_to_do_without_a_winner_is_what_its_splits_lacked() -> None:
+    assert "#SBATCH --time" in way_on(set())
+    assert "sweep.time_budget_s" in way_on({"budget"})
+    assert "lower sweep.rates" in way_on({"budget", "impossible"})

@@ -20,7 +20,26 @@ def test_lines_as_agreed() -> None:
         '{"done": true, "valid": false, "n": 9, "over_limit": {"ttft": 3}, "percentiles": {"p99": 2}, "seconds": 6.5}'
     )
     assert parse_line(last, 2) == Final(valid=False, n=9, over={"ttft": 3}, seconds=6.5, percentiles={"p99": 2})
+    assert parse_line(last.replace("false", "0"), 2) == parse_line(last, 2)
     assert parse_line("  \n", 3) is None
+    assert parse_line('{"event": "start", "target_qps": 30}', 1) is None
+
+
+def test_queries_may_be_counted_as_soon_as_they_are_over() -> None:
+    """More over a limit than have ended are in flight; no more than were issued."""
+    line = '{"t_s": 5, "issued": 90, "completed": 50, "over_limit": {"ttft": 58, "tpot": 3}}'
+    early = parse_line(line, 1)
+    assert early == Sample(5.0, 90, 50, {"ttft": 50, "tpot": 3}, {"ttft": 8}, {"ttft": 8})
+    assert isinstance(early, Sample)
+    check_order(None, early)
+    assert (early.over_of("ttft"), early.known("ttft"), early.over_of("tpot")) == (58, 58, 3)
+    later = Sample(6.0, 110, 70, {"ttft": 60, "tpot": 3})
+    check_order(early, later)
+    check_kept(early, later.over, "at 6 s it says")
+    wrong = parse_line(line.replace("58", "91"), 1)
+    assert isinstance(wrong, Sample)
+    with pytest.raises(ProbeFault, match="91 over ttft of 50 completed"):
+        check_order(None, wrong)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +66,7 @@ def test_lines_as_agreed() -> None:
             '{"t_s": 5, "issued": 2, "completed": 1, "over_limit": {}, "over_in_flight": 3}',
             "over_in_flight is no object",
         ),
-        ('{"done": true, "valid": 1, "n": 2, "over_limit": {}, "seconds": 5}', "valid is neither true nor false"),
+        ('{"done": true, "valid": "yes", "n": 2, "over_limit": {}, "seconds": 5}', "valid is neither true nor false"),
         ('{"done": true, "valid": true, "n": 2, "over_limit": {}}', "lacks 'seconds'"),
     ],
 )
