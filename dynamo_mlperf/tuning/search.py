@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dynamo_mlperf.tuning.drift import ABOVE, AGAIN, FAILED, STILL, is_stale
 from dynamo_mlperf.tuning.evidence import onset_s, shows_failure
 from dynamo_mlperf.tuning.fit import Fit, certifies, otherwise_invalid
+from dynamo_mlperf.tuning.lasting import lasting_rate
 from dynamo_mlperf.tuning.limits import no_answer_below, no_room, out_of_time
 from dynamo_mlperf.tuning.probes import Answer, NoAnswer, Probe, confirm_rate, confirm_s, extra_s
 
@@ -38,6 +39,8 @@ _CLOSE = 1.25
 _CLIMB = 2.0
 _LOOK_ABOVE = 1.2
 """A look at a rate that must only be seen to fail: the higher, the sooner it is; within `_CLOSE`."""
+_HELD_AGAIN = 0.6
+"""Share of the full runs at a rate, two at least, that were VALID where repeats have shown that it holds."""
 _CUT = frozenset({"interrupted", "no more time"})
 """Ended before they told whether their rate holds: that it has not failed yet is no reason to look further above."""
 _DOWN = 0.8
@@ -68,9 +71,26 @@ def next_step(history: History, settings: SearchSettings) -> Step:
         _accepted(history, settings, fit, outlook, binding)
         or no_answer_below(history, settings, fit, outlook, binding)
         or out_of_time(history, settings, fit, outlook, binding)
+        or _no_agreement(history, settings, fit, outlook, binding)
         or _repeat(history, settings)
         or _next_probe(history, settings, outlook)
     )
+
+
+def _no_agreement(
+    history: History, settings: SearchSettings, fit: Fit, outlook: Outlook, binding: str
+) -> Answer | NoAnswer | None:
+    """After so many probes the end: with the best of what was VALID, where anything was."""
+    if len(history) < _MOST_PROBES:
+        return None
+    end = NoAnswer(
+        "no agreement",
+        f"{len(history)} probes do not agree on a rate",
+        "look for what else uses the machines; probe with a longer --duration-s",
+    )
+    if not any(certifies(record, settings) for record in history):
+        return end
+    return _best_so_far(history, settings, fit, outlook, binding, refused=end)
 
 
 def _best_so_far(
@@ -153,13 +173,14 @@ def _accepted(
     ceiling = min(failed, default=math.inf)
     close = [index for index in certified if history[index].rate * _CLOSE >= ceiling]
     tired = len(history) >= 2 * _PATIENCE
+    lasting = lasting_rate(history)
     enough = len(close) >= _MOST_CERTIFIED or bool(close and whole >= _MOST_WHOLE) or tired
     for index in sorted(certified, key=lambda each: (-history[each].rate, each)):
         rate = history[index].rate
-        if fit.holds_probability(rate) < (_EVEN if enough else _HOLDS):
+        if fit.holds_probability(rate) < (_EVEN if enough else _HOLDS) and not _held_again(rate, history, settings):
             continue
         top = rate >= 0.9999 * settings.highest_qps
-        gap = math.log(outlook.rate / rate)
+        gap = math.log(min(outlook.rate, lasting) / rate)
         near = gap <= _reach(outlook.closeness, settings)
         if not (top or near or enough):
             return None
@@ -175,6 +196,14 @@ def _accepted(
         best = max(certified, key=lambda each: fit.holds_probability(history[each].rate))
         return replace(_answer(history, best, fit, outlook, binding, top=False), located=False)
     return None
+
+
+def _held_again(rate: float, history: History, settings: SearchSettings) -> bool:
+    """Whether repeats have shown that a rate holds, whatever the fit makes of shorter probes."""
+    whole = [
+        certifies(each, settings) for each in history if each.final and math.isclose(each.rate, rate, rel_tol=1e-6)
+    ]
+    return sum(whole) > 1 and sum(whole) >= _HELD_AGAIN * len(whole)
 
 
 def _reach(close: Callable[[float], float], settings: SearchSettings) -> float:
@@ -196,14 +225,16 @@ def _look_above(rate: float, settings: SearchSettings, history: History) -> Prob
     None where the rates that hold and those that fail meet above it, or the budget has no room.
     """
     failed = _failed(history, settings)
-    told = [each.rate for each in history if each.rate >= rate and each.ended not in _CUT]
-    held = max(each for each in told if each not in failed)
+    lasting = lasting_rate(history)
+    told = [each for each in history if each.rate >= rate and each.ended not in _CUT and each.rate not in failed]
+    held = max((each.rate for each in told if each.rate <= lasting or each.final), default=rate)
     ceiling = min((each for each in failed if each > held), default=math.inf)
     if held * _CLOSE >= ceiling or held >= settings.highest_qps:
         return None
     first = sum(certifies(record, settings) for record in history) == 1
     above = min(held * (_LOOK_ABOVE if first else _CLIMB), math.sqrt(held * ceiling))
-    return _short_look(_within(above, settings), settings, history, ABOVE)
+    look = _short_look(_within(above, settings), settings, history, ABOVE)
+    return look and replace(look, must_finish=lasting < math.inf)  # there what looks good at first tells nothing
 
 
 def _check(rate: float, settings: SearchSettings, history: History) -> Probe | None:
@@ -271,27 +302,28 @@ def _repeat(history: History, settings: SearchSettings) -> Probe | None:
 
 
 def _between(history: History, settings: SearchSettings, best: float) -> Probe:
-    """Where the model would only repeat a good run (it fits some short runs badly): half-way to what failed."""
-    ceiling = _ceiling(history, settings)
-    rate = _CLIMB * best if ceiling == math.inf or ceiling <= best else math.sqrt(best * ceiling)
+    """Where the model would only repeat a good run (it fits some short runs badly): half-way to what failed above it.
+
+    Where that is close above it, there is only one thing left to learn: whether the good run was luck.
+    """
+    ceiling = min((each for each in _failed(history, settings) if each > best), default=math.inf)
+    if ceiling <= best * _CLOSE:
+        again = _probe(best, settings, history, "to confirm once more, right below what fails")
+        return replace(again, must_finish=True)
+    rate = _CLIMB * best if ceiling == math.inf else math.sqrt(best * ceiling)
     purpose = "half-way between a rate that holds and one that fails"
     return _probe(_within(rate, settings), settings, history, purpose, confirm_at=best)
 
 
 def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) -> Step:
     """The best rate to confirm; while much is unknown, the best estimate."""
-    if len(history) >= _MOST_PROBES:
-        return NoAnswer(
-            "no agreement",
-            f"{len(history)} probes do not agree on a rate",
-            "look for what else uses the machines; probe with a longer --duration-s",
-        )
     if not any(record.tells for record in history):  # cut off before the first answer
         return _probe(_first_rate(settings), settings, history, "first probe, again")
     certified = [record.rate for record in history if certifies(record, settings)]
+    lasting = lasting_rate(history) * math.exp(-settings.placing)
     impatient = -1 if certified else len(history) - _PATIENCE
     if impatient >= 0:  # the model does not fit this system: lower with each probe, and see each through
-        rate = outlook.confirm * math.exp(-impatient * settings.tolerance)
+        rate = min(outlook.confirm * math.exp(-impatient * settings.tolerance), lasting)
         finish = "to confirm, no longer stopped while it can pass"
         probe = _probe(_within(rate, settings), settings, history, finish)
         return replace(probe, must_finish=True)
@@ -300,7 +332,7 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
     late = [each.rate for each in history if onset_s(each) > 0.0]
     if not certified and len(late) > 1:
         rate = min(rate, min(late) * _DOWN ** (len(late) - 1))
-    rate = min(rate, _GALLOP * max(record.rate for record in history))
+    rate = min(rate, _GALLOP * max(record.rate for record in history), lasting)
     unbounded = bool(certified) and _ceiling(history, settings) == math.inf
     if unbounded and rate < (_CLIMB if len(certified) > 1 else 1.0) * max(certified):
         # Some systems have a few queries over the limit at any rate: the fitted line is then flat and says little.
@@ -312,4 +344,6 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
     if any(math.isclose(_within(rate, settings), each, rel_tol=1e-6) for each in certified):
         return _between(history, settings, max(certified))
     purpose = "to confirm" if sure else f"to locate (within {100 * outlook.doubt:.1f} % so far)"
-    return _probe(_within(rate, settings), settings, history, purpose, confirm_at=min(rate, outlook.rate))
+    probe = _probe(_within(rate, settings), settings, history, purpose, confirm_at=min(rate, outlook.rate))
+    # By the fit it would be stopped as too low.
+    return replace(probe, must_finish=probe.must_finish or rate == lasting)

@@ -294,6 +294,36 @@ def test_a_probe_that_was_cut_off_is_no_rate_that_held() -> None:
     assert (step.rate, step.located) == (38.6, True)
 
 
+def test_a_rate_that_failed_a_short_probe_and_held_two_full_runs_is_the_answer() -> None:
+    """One slow query of 38 is one too many in a run of so few; the fit believes that probe, and the runs are VALID."""
+    settings = SearchSettings(start=0.69)
+    lowest = settings.floor_qps
+    short = ProbeRecord(lowest, 600.0, (Sample(55.0, 46, 38, {"ttft": 1}),), "cannot pass", None, 0.0, 70.0)
+    history: History = (short, record(lowest, 0.0, begin_s=70.0))
+    rates = []
+    while isinstance(step := next_step(history, settings), Probe):
+        rates.append(step.rate)
+        assert len(rates) < 8
+        spent_s = sum(each.cost_s for each in history)
+        if step.rate > 1.05 * lowest:
+            history += (record(step.rate, 0.2, seconds=30, ended="cannot pass", begin_s=spent_s),)
+        else:
+            history += (record(step.rate, 0.0, begin_s=spent_s),)
+    assert isinstance(step, Answer)
+    assert step.rate == lowest
+    assert len(set(rates)) == len(rates)  # what has failed above it is not probed again
+    assert rates[-1] == lowest
+
+
+def test_a_search_that_finds_no_agreement_gives_what_was_valid() -> None:
+    """Forty probes of a system that holds a rate once and fails everything after it, that rate included."""
+    good = record(20.0, 0.004)
+    failed = tuple(record(20.0 + each % 3, 0.02, begin_s=615.0 * (1 + each)) for each in range(39))
+    step = next_step((good, *failed), RANGE)
+    assert isinstance(step, Answer)
+    assert (step.rate, step.located) == (20.0, False)
+
+
 def test_full_runs_without_queries_end_the_search() -> None:
     """A probe that issues nothing is no system that is too slow, and asking it again does not help."""
     nothing = Final(valid=True, n=0, over={"ttft": 0}, seconds=600.0)

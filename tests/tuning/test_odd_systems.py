@@ -121,3 +121,17 @@ def test_a_system_that_fails_only_late_in_a_run_is_stepped_down_to_what_lasts() 
     assert isinstance(step, Answer)
     assert 30.0 < step.rate < 40.0
     assert cost < 8.0
+
+
+@pytest.mark.parametrize("limit_s", [6.0, 15.0, 23.0])
+@pytest.mark.parametrize("settings", [RANGE, BLIND], ids=["range", "blind"])
+def test_a_queue_that_takes_the_longer_to_fail_the_nearer_its_capacity_is_not_crept_up_on(
+    settings: SearchSettings, limit_s: float
+) -> None:
+    """40 QPS are served in turn, and who waits for longer than the limit is over it: at 42 QPS that takes minutes."""
+    step, history, cost = _search(lambda rate, _, t_s: float(t_s * (rate / 40.0 - 1.0) > limit_s), settings)
+    assert isinstance(step, Answer)
+    limit = 40.0 * (1.0 + limit_s / 594.0)
+    assert 0.91 * limit < step.rate <= limit
+    assert cost < 3.5
+    assert len(history) < 14
