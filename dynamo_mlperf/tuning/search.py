@@ -177,7 +177,9 @@ def _accepted(
     enough = len(close) >= _MOST_CERTIFIED or bool(close and whole >= _MOST_WHOLE) or tired
     for index in sorted(certified, key=lambda each: (-history[each].rate, each)):
         rate = history[index].rate
-        if fit.holds_probability(rate) < (_EVEN if enough else _HOLDS) and not _held_again(rate, history, settings):
+        believed = fit.holds_probability(rate) >= (_EVEN if enough else _HOLDS)
+        lasts = rate <= lasting * math.exp(-settings.placing) < math.inf
+        if not (believed or lasts or _held_again(rate, history, settings)):
             continue
         top = rate >= 0.9999 * settings.highest_qps
         gap = math.log(min(outlook.rate, lasting) / rate)
