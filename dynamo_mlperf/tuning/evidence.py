@@ -141,14 +141,15 @@ def backlog_grows(record: ProbeRecord) -> bool:
     return after - before > 2.5 * np.sqrt(max(before, 1.0) / min(third, 4)) and after > 1.1 * before
 
 
-def shows_failure(record: ProbeRecord, share: float) -> bool:
+def shows_failure(record: ProbeRecord, share: float, *, backlog: bool = True) -> bool:
     """Whether a probe's own counts say that its rate fails, whatever the others make likely.
 
     Args:
         record: The probe.
         share: Share of queries that may be over a limit.
+        backlog: Whether queries in flight that become more, or an overload, say so, too.
     """
-    if backlog_grows(record) or served_qps(record) is not None:
+    if backlog and (backlog_grows(record) or served_qps(record) is not None):
         return True
     each = [gather(record, name, 0.0) for name in record.constraints]
     return any(one.over + one.ramp_over > _PLAINLY * share * (one.queries + one.ramp_queries) for one in each)

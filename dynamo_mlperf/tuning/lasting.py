@@ -26,6 +26,8 @@ _SPREAD, _DISORDER = 1.4, 0.9
 """By how much the lowest rate has to outlast the highest, and how much shorter any may last than the next higher."""
 _FIT = 0.015
 """How far a rate may be off the line, as a share."""
+_FURTHEST = 0.82
+"""No rate further below the lowest that failed, as a share of it, is taken from the line: a nearer one shows more."""
 
 
 def failed_after_s(record: ProbeRecord) -> float:
@@ -73,4 +75,6 @@ def _by_line(rates: NDArray[np.float64], after_s: NDArray[np.float64], whole_s: 
         return None
     held, served = np.polyfit(1.0 / after_s, rates, 1)
     off = np.abs(served + held / after_s - rates) / rates
-    return None if held <= 0.0 or off.max() > _FIT else float(served + held / whole_s)
+    if held <= 0.0 or off.max() > _FIT:
+        return None
+    return max(float(served + held / whole_s), _FURTHEST * float(rates[0]))

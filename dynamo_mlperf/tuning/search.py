@@ -39,6 +39,8 @@ _CLOSE = 1.25
 _CLIMB = 2.0
 _LOOK_ABOVE = 1.2
 """A look at a rate that must only be seen to fail: the higher, the sooner it is; within `_CLOSE`."""
+_PLAIN = 3.0
+"""So many times what may be over is no scatter near the limit."""
 _HELD_AGAIN = 0.6
 """Share of the full runs at a rate, two at least, that were VALID where repeats have shown that it holds."""
 _CUT = frozenset({"interrupted", "no more time"})
@@ -271,6 +273,23 @@ def _failed(history: History, settings: SearchSettings) -> list[float]:
     ]
 
 
+def _plain_failures(history: History, settings: SearchSettings) -> tuple[float, int]:
+    """The lowest rate, above those confirmed, at which far more queries were over than may be, and how often that was.
+
+    The fit may take it for a mishap; that is seen by probing it again, not by probing above it.
+    """
+    confirmed = max((each.rate for each in history if certifies(each, settings)), default=0.0)
+    plain = [
+        each.rate
+        for each in history
+        if each.rate > confirmed
+        and (each.ended in FAILED or (each.final and not each.final.valid))
+        and shows_failure(each, _PLAIN * (1.0 - settings.percentile), backlog=False)
+    ]
+    lowest = min(plain, default=math.inf)
+    return lowest, plain.count(lowest)
+
+
 def _answer(history: History, index: int, fit: Fit, outlook: Outlook, binding: str, *, top: bool) -> Answer:
     rate = history[index].rate
     chance = fit.pass_probability(rate)
@@ -295,6 +314,8 @@ def _repeat(history: History, settings: SearchSettings) -> Probe | None:
     bad = last.ended in FAILED or (last.final and not certifies(last, settings))
     same = [record for record in history if math.isclose(record.rate, last.rate, rel_tol=1e-6)]
     if not bad or (len(same) > 1 and last.purpose != STILL) or len(history) == 1:
+        return None
+    if lasting_rate(history) < math.inf:  # it failed as the others make likely, whatever the fit expected
         return None
     before = history[:-1]
     expected = Fit(before, settings, sum(record.cost_s for record in before))
@@ -343,6 +364,10 @@ def _next_probe(history: History, settings: SearchSettings, outlook: Outlook) ->
         return _probe(_within(rate, settings), settings, history, ABOVE, confirm_at=outlook.rate)
     if sure and certified and abs(math.log(rate / certified[-1])) < 0.3 * settings.tolerance:
         rate = certified[-1] * math.exp(math.copysign(0.5 * settings.tolerance, rate - certified[-1]))
+    if rate > (plain := _plain_failures(history, settings))[0]:
+        if plain[1] == 1:
+            return _probe(plain[0], settings, history, "once more where it plainly failed", confirm_at=outlook.rate)
+        rate = plain[0] * math.exp(-settings.placing)
     if any(math.isclose(_within(rate, settings), each, rel_tol=1e-6) for each in certified):
         return _between(history, settings, max(certified))
     purpose = "to confirm" if sure else f"to locate (within {100 * outlook.doubt:.1f} % so far)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import cast
 
 import pytest
 
@@ -322,6 +323,24 @@ def test_a_search_that_finds_no_agreement_gives_what_was_valid() -> None:
     step = next_step((good, *failed), RANGE)
     assert isinstance(step, Answer)
     assert (step.rate, step.located) == (20.0, False)
+
+
+def test_nothing_is_probed_above_a_rate_that_plainly_failed_but_that_rate_again() -> None:
+    """A few slow queries at any rate make the fitted line flat, and the failure a mishap."""
+    settings = SearchSettings(low=294.0, high=1765.0)
+    history: History = ()
+    for rate, share, ended in (
+        (720.6, 0.001, "too low"),
+        (815.9, 0.0008, "too low"),
+        (987.2, 0.32, "cannot pass"),
+        (930.0, 0.001, "too low"),
+    ):
+        spent_s = sum(each.cost_s for each in history)
+        history += (record(rate, share, seconds=25, ended=cast("Ended", ended), begin_s=spent_s),)
+    again = _probe(history, settings)
+    assert (again.rate, again.purpose) == (987.2, "once more where it plainly failed")
+    failed = record(987.2, 0.32, seconds=25, ended="cannot pass", begin_s=160.0)
+    assert 930.0 < _probe((*history, failed), settings).rate < 987.2
 
 
 def test_full_runs_without_queries_end_the_search() -> None:
