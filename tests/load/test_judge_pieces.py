@@ -141,7 +141,8 @@ def test_loadgens_own_summaries_agree_with_its_logs(tmp_path: Path, plan: StubPl
 # -- ours --
 
 
-def _own(root: Path, ttft_ms: float) -> Path:
+def own_run(root: Path, ttft_ms: float) -> Path:
+    """A disaggregated run of ours by lowered rules."""
     root.mkdir(parents=True)
     lowered = Reduction(min_duration_s=0.5, samples=64, percentile=90, latency_limit_ms=5000)
     settings = build_settings(benchmark("qwen3-vl-235b-a22b"), "Interactive", 100, 64, lowered)
@@ -167,7 +168,7 @@ def _own(root: Path, ttft_ms: float) -> Path:
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Two:
     root = tmp_path_factory.mktemp("own")
-    return _own(root / "one", 20), _own(root / "two", 30)
+    return own_run(root / "one", 20), own_run(root / "two", 30)
 
 
 def _own_pieces(check: Callable[[Path], object], two: Two, place: Path, name: str, way: str) -> None:

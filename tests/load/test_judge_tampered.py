@@ -14,42 +14,22 @@ from typing import Any
 
 import pytest
 
-from dynamo_mlperf.benchmark.rules import Reduction, benchmark
+from dynamo_mlperf.benchmark.rules import benchmark
 from dynamo_mlperf.errors import ExitCode, MeasureError
 from dynamo_mlperf.load.directory import Wanted, judge_directory
 from dynamo_mlperf.load.logs import DETAIL
 from dynamo_mlperf.load.settings import below_rules, build_settings
-from dynamo_mlperf.load.verdict import judge
-from dynamo_mlperf.record import TransferEvidence
 from tests.fakes.odd_files import ODD
-from tests.fakes.oracle import Script
-from tests.load.test_judge_directory import run_to_judge, texts
+from tests.load.test_judge_directory import texts
+from tests.load.test_judge_pieces import own_run
 
 NAN = float("nan")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A disaggregated run of ours by lowered rules, made once."""
-    root = tmp_path_factory.mktemp("made")
-    lowered = Reduction(min_duration_s=0.5, samples=64, percentile=90, latency_limit_ms=5000)
-    settings = build_settings(benchmark("qwen3-vl-235b-a22b"), "Interactive", 100, 64, lowered)
-    run_to_judge(root, settings, Script(ttft_ms=20, tpot_ms=1, tokens=3), [f"sample {n}" for n in range(64)])
-    proven = TransferEvidence(
-        disaggregated=True, proof="kv-counters", requests=64, prefill_requests=64, remote_prefills=64,
-        prompt_tokens=640, external_tokens=640, kv_bytes=1, transfers=64,
-    )  # fmt: skip
-    (root / "evidence.json").write_text(json.dumps({"transfer": dataclasses.asdict(proven)}))
-    (root / "topology.yaml").write_text(
-        "engine: vllm\nroles: {prefill: {workers: 1}, decode: {workers: 1}}\nreduced: {samples: 64}\n"
-        "measure: {benchmark: qwen3-vl-235b-a22b, scenario: Interactive}\n"
-    )
-    start = {"process": "decode-0", "argv": ["python", "-m", "dynamo.vllm"]}
-    (root / "commands.jsonl").write_text(json.dumps(start) + "\n")
-    (root / "events.jsonl").write_text('{"event": "process_started", "process": "decode-0"}\n')
-    theirs = judge(root / "loadgen", settings, proven, "reduced", str(root))
-    (root / "verdict.json").write_text(json.dumps({**theirs.as_json(), "verdict": "VALID", "reasons": []}))
-    return root
+    """A run of ours, made once."""
+    return own_run(tmp_path_factory.mktemp("made") / "run", 20)
 
 
 @pytest.fixture
@@ -258,7 +238,7 @@ def test_a_key_that_a_record_holds_twice_is_named(ours: Path, file: str, key: st
 def test_a_key_that_the_topology_holds_twice_is_named(ours: Path) -> None:
     topology = ours / "topology.yaml"
     topology.write_text(topology.read_text() + "reduced: {samples: 64}\n")
-    with pytest.raises(MeasureError, match=r"topology\.yaml: reduced: given twice, first on line 3"):
+    with pytest.raises(MeasureError, match=r"topology\.yaml: reduced: given twice, first on line 2"):
         judge_directory(ours)
 
 
